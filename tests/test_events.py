@@ -173,7 +173,7 @@ def test_a_host_that_configured_structlog_gets_the_call_site_in_fields(monkeypat
     ]  # fmt: skip
 
 
-def test_the_first_event_leaves_the_global_random_generator_as_it_was(python: Callable[..., Any]) -> None:
+def test_the_first_event_does_not_change_the_global_random_generator(python: Callable[..., Any]) -> None:
     code = (
         "import random, sys\nfrom rlcore.logging import get_logger\n"
         "random.seed(0)\nexpected = random.getstate()\nassert 'structlog' not in sys.modules\n"

@@ -112,7 +112,7 @@ def test_the_core_imports_no_package_and_a_package_only_those_that_it_requires(n
         assert not top.startswith("rlcore_") or top == own or top in required(name), f"{name} imports {module}"
 
 
-def test_light_shelves_import_nothing_heavy(python: Python) -> None:
+def test_light_packages_of_the_core_import_nothing_heavy(python: Python) -> None:
     light = [name for name in MODULES if within(name, LIGHT_SHELVES) and not name.endswith(".__main__")]
     light += [name for name in MODULES if name.count(".") <= 1 and name.partition(".")[2] in ("", "config", "plugin")]
     code = (

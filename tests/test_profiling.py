@@ -73,7 +73,7 @@ def mark_everything() -> None:
     profiling.end_steps(4)
 
 
-def test_every_mark_reaches_the_recorder(log: Log) -> None:
+def test_every_profiling_mark_reaches_the_recorder(log: Log) -> None:
     with running(log):
         mark_everything()
     assert log.calls == [
@@ -91,7 +91,7 @@ def test_marks_do_nothing_without_a_recorder(log: Log) -> None:
     assert phase("a") is profiling.background("b") is profiling.awaited("c")
 
 
-def test_a_recorder_gives_way_to_another_and_comes_back_even_after_an_error(log: Log) -> None:
+def test_a_nested_recorder_replaces_the_outer_one_until_it_ends_even_by_an_error(log: Log) -> None:
     inner = Log()
     with running(log):
         with pytest.raises(KeyboardInterrupt), running(inner), phase("a"):

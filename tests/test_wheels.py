@@ -39,7 +39,7 @@ ROOT_BESIDE = {"CHANGELOG.md", "CONTRIBUTING.md", "constraints.txt"}
 BESIDE = {"PKG-INFO", "pyproject.toml", "README.md", "LICENSE", ".gitignore"}
 
 
-def test_the_extra_all_installs_every_dist() -> None:
+def test_the_extra_all_requires_every_dist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert extras["all"] == sorted(set(DISTS) - {"rlcore"})
 
@@ -247,7 +247,7 @@ def required_by(name: str) -> set[str]:
     return {name, "rlcore"}.union(*(required_by(each) for each in own - {"rlcore"}))
 
 
-def test_what_a_dist_requires_is_found_through_others() -> None:
+def test_the_requirements_of_a_dist_include_indirect_ones() -> None:
     assert required_by("rlcore") == {"rlcore"}
     assert required_by("rlcore-dpo") == {"rlcore", "rlcore-dpo", "rlcore-preferences", "rlcore-transformers"}
 

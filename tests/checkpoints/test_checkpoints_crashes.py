@@ -39,9 +39,7 @@ def full_in_safetensors(folder: Path) -> None:
 
 @pytest.mark.parametrize("fill", [full, full_in_safetensors])
 @pytest.mark.parametrize("step", [2, 3])
-def test_a_full_disk_leaves_the_earlier_checkpoints_as_they_were(
-    folder: Path, fill: Callable[[Path], None], step: int
-) -> None:
+def test_a_full_disk_does_not_change_earlier_checkpoints(folder: Path, fill: Callable[[Path], None], step: int) -> None:
     checkpoints = Checkpoints(folder)
     write(checkpoints, 1)
     write(checkpoints, 2)
@@ -73,7 +71,7 @@ def test_the_advice_about_a_failed_write_fits_its_cause(folder: Path, number: in
         Checkpoints(folder).write(1, fail, manifest={})
 
 
-def test_a_full_disk_at_the_first_checkpoint_says_there_is_none(folder: Path) -> None:
+def test_a_full_disk_at_the_first_checkpoint_is_an_error_that_says_none_exists(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no earlier checkpoint"):
         Checkpoints(folder).write(1, full, manifest={})
     assert list(folder.iterdir()) == []

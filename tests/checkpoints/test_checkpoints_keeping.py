@@ -84,7 +84,7 @@ def test_checkpoints_after_the_resumed_step_are_removed_with_the_next_write(fold
     assert steps(folder) == [10, 15]
 
 
-def test_a_step_written_again_is_replaced(folder: Path) -> None:
+def test_a_checkpoint_of_a_step_that_is_repeated_is_replaced(folder: Path) -> None:
     checkpoints = Checkpoints(folder)
     write(checkpoints, 5, score=1.0)
     path = checkpoints.write(5, fill_with(77), manifest=PLUGINS, score=2.0)

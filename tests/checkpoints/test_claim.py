@@ -23,7 +23,7 @@ def fail_to_build(root: Path, **run: object) -> None:
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_run_that_cannot_be_built_leaves_the_folder_as_it_was(tmp_path: Path, *, exists: bool) -> None:
+def test_a_run_that_cannot_be_built_does_not_change_its_folder(tmp_path: Path, *, exists: bool) -> None:
     folder = tmp_path / "mine"
     if exists:
         folder.mkdir()

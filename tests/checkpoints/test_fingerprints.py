@@ -135,7 +135,7 @@ def test_every_part_of_a_model_in_memory_counts() -> None:
     assert len({found(**each) for each in changes}) == len(changes)
 
 
-def test_every_step_of_a_tokenizer_counts() -> None:
+def test_every_step_of_a_tokenizer_changes_its_fingerprint() -> None:
     def found(change: Callable[[Any], Any]) -> str:
         tokenizer = make_tokenizer()
         change(tokenizer)
@@ -165,7 +165,7 @@ def test_columns_may_hold_anything_and_the_order_of_a_set_does_not_count() -> No
     assert one == other
 
 
-def test_a_single_entry_of_a_table_counts() -> None:
+def test_a_single_entry_of_a_logit_mask_changes_the_fingerprint() -> None:
     table = torch.eye(4).bool()
     other = table.clone()
     other[0, 3] = True

@@ -163,7 +163,7 @@ def test_an_adapter_beside_unlisted_weights_is_refused(tmp_path: Path) -> None:
         attach(make_gpt2(), str(tmp_path))
 
 
-def test_a_manifest_of_another_program_and_a_folder_without_one_are_loaded_as_they_are(tmp_path: Path) -> None:
+def test_models_with_a_foreign_manifest_or_without_one_are_loaded_unchecked(tmp_path: Path) -> None:
     make_gpt2().save_pretrained(tmp_path)
     load_model(str(tmp_path), CausalLMConfig())
     (tmp_path / "manifest.json").write_text('{"files": ["model.safetensors"]}')

@@ -101,13 +101,13 @@ def test_a_file_with_the_name_of_the_run_is_refused_and_unchanged(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/abs", "a/b", "a\\b", "a\0b"])
-def test_a_name_is_a_plain_folder_name(tmp_path: Path, name: str) -> None:
+def test_a_run_name_must_be_a_plain_folder_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"run\.name = "):
         open_folder(tmp_path / "runs", name, "sft")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_without_a_name_get_one_each(tmp_path: Path) -> None:
+def test_runs_without_a_name_get_different_names(tmp_path: Path) -> None:
     names = [open_folder(tmp_path, None, "rlcore-ppo:ppo").name for _ in range(3)]
     assert len(set(names)) == 3
     for name in names:

@@ -34,7 +34,7 @@ def hold(folder: Path) -> int:
     return child
 
 
-def test_the_second_process_is_told_of_the_first_and_takes_over_when_it_is_dead(tmp_path: Path) -> None:
+def test_a_locked_run_names_the_process_that_holds_it_and_is_free_when_that_is_dead(tmp_path: Path) -> None:
     child = hold(tmp_path)
     with pytest.raises(RunInUse) as caught:
         RunLock(tmp_path)

@@ -52,7 +52,7 @@ def same(a: Any, b: Any) -> bool:
         {"dict": [], "int": "0x1"}, {"z": 1, "a": 2}, {"": 1, "a.b": 2, "__metadata__": 3},
     ],
 )  # fmt: skip
-def test_plain_values_come_back_equal_and_of_the_same_type(tmp_path: Path, value: Any) -> None:
+def test_plain_values_are_restored_equal_and_with_the_same_type(tmp_path: Path, value: Any) -> None:
     assert same(through(tmp_path, value), value)
     assert same(through(tmp_path, {"x": [value]}), {"x": [value]})
 
@@ -71,12 +71,12 @@ def test_tuples_become_lists_and_other_mappings_dicts(tmp_path: Path) -> None:
     "dtype",
     [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float64, torch.complex64, torch.uint64],
 )
-def test_tensors_of_each_type_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_tensors_of_each_dtype_are_restored_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
     tensor = torch.arange(6).reshape(2, 3).to(dtype)
     assert same(through(tmp_path, {"t": tensor}), {"t": tensor})
 
 
-def test_bfloat16_and_nan_payloads_come_back_bit_for_bit(tmp_path: Path) -> None:
+def test_bfloat16_and_nan_payloads_are_restored_bit_for_bit(tmp_path: Path) -> None:
     bits = torch.tensor([0x7FC00001, -0x400000, 0x00000001], dtype=torch.int32)
     assert through(tmp_path, bits.view(torch.float32)).view(torch.int32).equal(bits)
     halves = torch.tensor([1.5, -3.0], dtype=torch.bfloat16)
@@ -124,7 +124,7 @@ def test_state_keys_that_collide_in_the_file_keep_their_own_tensors(tmp_path: Pa
     assert same(through(tmp_path, state), state)
 
 
-def test_an_optimizers_state_goes_on_exactly(tmp_path: Path) -> None:
+def test_a_restored_optimizer_state_continues_exactly(tmp_path: Path) -> None:
     def build() -> tuple[torch.nn.Linear, torch.optim.AdamW]:
         torch.manual_seed(0)
         model = torch.nn.Linear(3, 2)
@@ -209,7 +209,7 @@ def test_a_tree_too_large_for_the_file_is_refused(tmp_path: Path, monkeypatch: p
         save_state(tmp_path / "x", list(range(1000)))
 
 
-def test_a_million_numbers_in_the_tree_come_back(tmp_path: Path) -> None:
+def test_a_state_of_a_million_numbers_is_restored(tmp_path: Path) -> None:
     numbers = list(range(10**6))
     assert through(tmp_path, numbers) == numbers
 

@@ -266,7 +266,7 @@ def test_main_returns_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "nothing-of-the-kind"]) == 1
 
 
-def test_a_section_that_names_a_component_says_where_its_options_are(run: Python) -> None:
+def test_showing_a_section_that_names_a_component_states_where_its_options_are(run: Python) -> None:
     done = run("show", "trainer")
     assert done.returncode == 1
     advice = r"the options of 'trainer' are those of the component it names: (rlcore show \w+, )*rlcore show ppo, "

@@ -53,7 +53,7 @@ def test_every_unusable_override_is_reported() -> None:
     assert fourth.startswith("'.=...': must be written key=value")
 
 
-def test_yaml_means_what_its_1_2_standard_says(tmp_path: Path) -> None:
+def test_yaml_is_read_by_its_1_2_standard(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(
         "a: 1e-5\nb: no\nc: 010\nd: 2020-01-01\ne: 1:30\nf: true\ng: ~\nh: 0x1F\ni: -.inf\nj: .5\n"

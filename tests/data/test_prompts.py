@@ -94,7 +94,7 @@ def test_bos_is_added_if_the_tokenizer_adds_it(llama_tokenizer, byte_tokenizer):
     assert build(["the cat"], byte_tokenizer)[0].tokens == tuple(byte_tokenizer("the cat")["input_ids"])
 
 
-def test_bos_is_added_or_left_out_when_told(llama_tokenizer, byte_tokenizer):
+def test_the_option_for_bos_adds_it_or_leaves_it_out(llama_tokenizer, byte_tokenizer):
     habit = build(["the cat"], llama_tokenizer)[0].tokens
     assert build(["the cat"], llama_tokenizer, add_bos=True)[0].tokens == habit
     assert build(["the cat"], llama_tokenizer, add_bos=False)[0].tokens == habit[1:]

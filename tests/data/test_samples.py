@@ -58,7 +58,7 @@ def test_only_outputs_of_a_dialogue_are_trained_and_each_ends_with_eos(char_toke
     assert sample.action_mask == (False, True, True, True, False, False, True, True)
 
 
-def test_eos_is_left_out_when_told(char_tokenizer):
+def test_the_option_for_eos_leaves_it_out(char_tokenizer):
     (sample,) = build([["a", "bc", "de", "f"]], char_tokenizer, append_eos=False)
     assert sample.tokens == (0, 1, 2, 3, 4, 5)
 
@@ -165,7 +165,7 @@ def test_a_long_sample_is_refused_or_cut_on_the_right(char_tokenizer):
     assert (cut.tokens, cut.action_mask, cut.ended) == ((0, 1, 2), (False, False, True), False)
 
 
-def test_what_comes_before_the_first_output_is_truncated_as_a_prompt(char_tokenizer, llama_tokenizer):
+def test_text_before_the_first_output_is_truncated_like_a_prompt(char_tokenizer, llama_tokenizer):
     rows = [["abc", "d", "ef", "g"], "abcdef", ["ab", "c"]]
     cut, text, whole = build(rows, char_tokenizer, max_prompt_tokens=2, append_eos=False)
     assert (cut.tokens, cut.action_mask) == ((1, 2, 3, 4, 5, 6), (False, False, True, False, False, True))

@@ -49,7 +49,7 @@ def test_a_stream_gives_the_rows_of_each_pass_in_their_order(char_tokenizer):
 
 @pytest.mark.parametrize("buffer", [0, 4])
 @pytest.mark.parametrize("done", [1, 3, 5])
-def test_a_resumed_stream_goes_on_with_the_next_row(char_tokenizer, buffer, done):
+def test_a_resumed_stream_continues_with_the_next_row(char_tokenizer, buffer, done):
     whole, first, resumed = (stream_of(iterable(), char_tokenizer, shuffle_buffer=buffer) for _ in range(3))
     expected = [take(whole, 4) for _ in range(8)]
     for _ in range(done):

@@ -38,7 +38,7 @@ def test_special_tokens_are_left_out_of_decoded_text(char_tokenizer):
     assert render_outputs(char_tokenizer, sampled(char_tokenizer, prompts, [[2, 30], [30]]), prompts, ()) == ["c", ""]
 
 
-def test_padding_on_either_side_changes_nothing(char_tokenizer):
+def test_padding_on_either_side_does_not_change_the_result(char_tokenizer):
     prompts = prompts_of(char_tokenizer, "abc", "d")
     batch = sampled(char_tokenizer, prompts, [[4, 5, 30], [6]])
     pad = torch.nn.functional.pad

@@ -36,7 +36,7 @@ def test_a_row_is_refused_from_the_first_token_beyond_a_limit(max_prompt: int, m
             check_parts([sample(1, 1), row], max_prompt=max_prompt, max_output=max_output, what="rows")
 
 
-def test_both_answers_of_a_pair_are_checked() -> None:
+def test_both_answers_of_a_pair_are_checked_for_truncation() -> None:
     fits, long = sample(2, 2), sample(2, 3)
     for pair in (Pair(fits, long), Pair(long, fits)):
         with pytest.raises(DataError, match=r"rows\[0\]: has 3 tokens from its first output on"):

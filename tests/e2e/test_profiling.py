@@ -271,7 +271,7 @@ def test_operators_lie_among_the_phases_in_a_trace_of_their_own(tmp_path: Path) 
     assert "aten::embedding" in within
 
 
-def test_a_run_of_one_step_says_that_no_operators_were_recorded(
+def test_a_profiled_run_of_one_step_states_that_no_operators_were_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train("sft_plain", tmp_path, "run", {"run": {"steps": 1, "profile": "torch"}})

@@ -72,7 +72,7 @@ def test_two_ranks_learn_the_same_whether_a_frozen_trunk_is_run_once_or_in_every
 
 
 @pytest.mark.slow
-def test_two_ranks_stop_together_and_go_on(torchrun: Callable, two_ranks: Callable, tmp_path: Path) -> None:
+def test_two_ranks_stop_at_the_same_step_and_resume(torchrun: Callable, two_ranks: Callable, tmp_path: Path) -> None:
     stopped = torchrun("ppo_config", "run", {"run": {"steps": 4}, "eval": {"every": 1}}, "SIGTERM@3")
     assert newest_checkpoint(tmp_path / "run").name == "00000002", stopped.stderr
     assert stopped.stderr.count("SIGTERM: finishing step 2") == 1

@@ -117,7 +117,7 @@ def test_values_at_other_tokens_do_not_change_the_loss(anything: float) -> None:
     assert all(map(math.isfinite, learn(anything)))
 
 
-def test_padding_on_either_side_changes_nothing() -> None:
+def test_padding_on_either_side_does_not_change_the_result() -> None:
     narrow = q_loss(Q_VALUES, VALUES, REWARDS, CHOSEN, gamma=0.9)[CHOSEN]
     for left, right in [(0, 3), (2, 0), (1, 4)]:
         wide = [torch.nn.functional.pad(array, (left, right), value=NAN) for array in (Q_VALUES, VALUES, REWARDS)]

@@ -169,7 +169,7 @@ def test_validation_reports_the_loss_terms_that_need_no_rewards(
     assert trainer.policy().module.training
 
 
-def test_dropout_is_off_unless_asked_for(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+def test_dropout_is_off_by_default(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     for module in tiny_gpt2.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.5
@@ -187,7 +187,7 @@ def test_epochs_are_converted_to_steps(make_trainer: Make, tiny_gpt2: PreTrained
     assert trainer.run.total_steps == 8  # three steps per pass
 
 
-def test_returns_are_standardised_unless_told_otherwise(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+def test_returns_are_standardised_by_default(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     trainer = make_ilql(make_trainer, tiny_gpt2, standardise_rewards=True)
     metrics = next(trainer.steps())
     # of 1, -.5, 2, .25, -1: mean .35, squared distances .4225 + .7225 + 2.7225 + .01 + 1.8225, over 4

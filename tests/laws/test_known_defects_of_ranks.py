@@ -38,7 +38,7 @@ def rows_of(company: Path, learner: str) -> list[dict[str, float]]:
 # checkpoints did not load, and models made from a configuration crashed.
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", list(LEARNERS))
-def test_a_model_from_a_configuration_trains_and_comes_back_on_two_ranks(company: Path, learner: str) -> None:
+def test_a_model_from_a_configuration_trains_and_is_restored_on_two_ranks(company: Path, learner: str) -> None:
     for seen in seen_by_both(company, learner):
         assert (seen["wrapped"], seen["width"], seen["blocks"], seen["outputs"]) == (True, 16, 2, 2)
     assert [row["step"] for row in rows_of(company, learner)] == [1, 2, 3]  # the third in another run, resumed

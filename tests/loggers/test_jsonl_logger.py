@@ -60,7 +60,7 @@ def test_completions_are_one_line_a_row_whatever_they_hold(tmp_path: Path) -> No
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_a_second_logger_appends(tmp_path: Path) -> None:
+def test_a_second_jsonl_logger_appends_to_the_file(tmp_path: Path) -> None:
     for step in (1, 2):
         logger = JsonlLogger(None, SimpleNamespace(dir=tmp_path))
         logger.metrics(step, {})

@@ -188,7 +188,7 @@ def test_a_model_that_sees_the_future_is_an_error(char_tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "gemma"])  # transformers generates tokenizers for some
-def test_a_folder_without_tokenizer_says_what_to_pass(tmp_path: Path, family: str) -> None:
+def test_a_model_folder_without_a_tokenizer_is_an_error_that_names_what_to_pass(tmp_path: Path, family: str) -> None:
     hf.AutoConfig.for_model(family, vocab_size=32).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"holds no tokenizer .*pass tokenizer= .*model\.tokenizer") as caught:
         load_tokenizer(tmp_path)
@@ -269,7 +269,7 @@ def test_generation_options_that_make_no_sense_are_an_error_before_anything_is_t
         load_model(tiny_gpt2, CausalLMConfig())
 
 
-def test_good_generation_options_are_left_alone(tiny_gpt2: PreTrainedModel) -> None:
+def test_valid_generation_options_are_not_changed(tiny_gpt2: PreTrainedModel) -> None:
     before = tiny_gpt2.generation_config.to_dict()
     assert load_model(tiny_gpt2, CausalLMConfig()).generation_config.to_dict() == before
 

@@ -273,7 +273,7 @@ def test_a_model_with_an_unknown_head_uses_its_own_head(
     torch.testing.assert_close(policy.score(batch).logprobs[batch.action_mask], expected)
 
 
-def test_an_adapter_in_the_head_keeps_it(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
+def test_a_head_with_an_adapter_computes_its_own_logits(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
     options = {"peft": {"type": "lora", "r": 2, "target_modules": ["lm_head"]}}  # an adapter without effect yet
     policy, batch = build(make("llama"), char_tokenizer, **options), dialogues()
     assert policy.module.logit_map is None
@@ -283,7 +283,9 @@ def test_an_adapter_in_the_head_keeps_it(monkeypatch: pytest.MonkeyPatch, char_t
     assert any("lora" in name for name in due[1])
 
 
-def test_an_adapter_below_the_head_does_not(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
+def test_an_adapter_below_the_head_does_not_prevent_the_map_of_logits(
+    monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
+) -> None:
     options = {"peft": {"type": "lora", "r": 2, "target_modules": ["q_proj"], "init_lora_weights": False}}
     policy, batch = build(make("llama"), char_tokenizer, reference=True, **options), dialogues()
     assert policy.module.logit_map == LogitMap()

@@ -80,7 +80,7 @@ def test_outputs_that_were_not_requested_are_not_computed(tiny_gpt2: PreTrainedM
 
 
 @pytest.mark.parametrize("packing", [True, False])
-def test_a_sequence_without_chosen_tokens_changes_nothing(
+def test_a_sequence_without_chosen_tokens_does_not_affect_the_others(
     tiny_model: PreTrainedModel, packing: bool, char_tokenizer: Any
 ) -> None:
     policy, batch = build(tiny_model, char_tokenizer, speed=SpeedConfig(packing=packing)), trajectories("both")

@@ -171,7 +171,9 @@ def test_a_reward_model_used_as_critic_is_restored_from_disk(
     assert torch.equal(scores(fresh)[1], scores(policy)[1])
 
 
-def test_bfloat16_weights_come_back_exactly(tmp_path: Path, tiny_llama: PreTrainedModel, char_tokenizer: Any) -> None:
+def test_bfloat16_weights_are_restored_exactly(
+    tmp_path: Path, tiny_llama: PreTrainedModel, char_tokenizer: Any
+) -> None:
     policy = build(copy.deepcopy(tiny_llama).to(torch.bfloat16), char_tokenizer)
     shake(policy)
     policy.save_pretrained(tmp_path)
@@ -251,7 +253,7 @@ def test_a_file_that_lacks_weights_is_an_error(tmp_path: Path, tiny_gpt2: PreTra
         policy.load_pretrained(tmp_path)
 
 
-def test_saving_is_silent_and_leaves_the_policy_as_it_was(
+def test_saving_prints_nothing_and_does_not_change_the_policy(
     tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any, capfd: Any
 ) -> None:
     policy = build(tiny_gpt2, char_tokenizer)

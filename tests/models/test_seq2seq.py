@@ -76,7 +76,7 @@ def test_a_prompt_that_ends_with_eos_gets_no_second_eos() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"value_layers": 2}, {"critic": "copy"}], ids=str)
 @pytest.mark.parametrize("name", ["t5", "bart"])
-def test_padding_changes_nothing(name: str, options: dict[str, Any]) -> None:
+def test_padding_does_not_change_scores(name: str, options: dict[str, Any]) -> None:
     policy = build(make(name), habitual(), value_head=True, heads=q_heads(2), **options)
     narrow = dialogues("right", 11)
     expected = policy.score(narrow)

@@ -61,7 +61,7 @@ def changes(source: str) -> set[tuple[str, str]]:
     return {(each.old, each.new) for each in mutations(source)}
 
 
-def test_each_kind_of_change_is_made() -> None:
+def test_every_kind_of_mutation_is_made() -> None:
     assert changes("a < b == c") == {("a < b == c", "(a <= b == c)"), ("a < b == c", "(a < b != c)")}
     assert changes("a and b") == {("a and b", "(a or b)")}
     assert changes("not a") == {("not a", "(a)")}

@@ -172,7 +172,7 @@ def test_each_kind_of_component_has_its_own_error_with_a_common_base() -> None:
     assert len(raised) == len(KINDS) == 12
 
 
-def test_two_dists_with_one_name_are_told_apart_by_their_full_names() -> None:
+def test_components_of_one_name_in_two_dists_have_different_full_names() -> None:
     both = registries_of(plugin("a", component("x", "a")), plugin("b", component("x", "b")))
     assert both.trainers.get("b:x").dist == "b"
     assert "x" not in both.trainers

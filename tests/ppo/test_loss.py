@@ -32,7 +32,9 @@ def test_policy_loss_at_hand_worked_ratios() -> None:
         (0.9, -1.0, False),
     ],
 )
-def test_the_clipped_side_has_zero_gradient(ratio: float, advantage: float, clipped: bool) -> None:
+def test_the_policy_loss_has_no_gradient_where_the_ratio_is_clipped(
+    ratio: float, advantage: float, clipped: bool
+) -> None:
     logprobs = row(math.log(ratio)).requires_grad_()
     policy_loss(logprobs, row(0.0), row(advantage), clip=0.2).sum().backward()
     assert logprobs.grad is not None

@@ -49,7 +49,7 @@ def test_the_first_deviation_is_that_of_the_first_round() -> None:
 
 
 @pytest.mark.parametrize("scores", [[3.0], [2.0, 2.0]])
-def test_a_first_round_without_a_spread_leaves_all_later_ones_as_they_are(scores: list[float]) -> None:
+def test_a_first_round_of_equal_scores_leaves_all_later_scores_unscaled(scores: list[float]) -> None:
     scale = ScoreScale("first")
     assert [scale.divisor(torch.tensor(each)) for each in (scores, [1.0, 9.0], [4.0, 0.0, 7.0])] == [1.0] * 3
 
@@ -62,11 +62,11 @@ def test_large_scores_do_not_lose_their_deviation() -> None:
 
 @pytest.mark.parametrize("scores", [[3.0], [2.0, 2.0, 2.0]])
 @pytest.mark.parametrize("mode", ["running", "first"])
-def test_scores_without_a_spread_are_left_as_they_are(mode: str, scores: list[float]) -> None:
+def test_equal_scores_are_not_scaled(mode: str, scores: list[float]) -> None:
     assert ScoreScale(mode).divisor(torch.tensor(scores)) == 1.0  # type: ignore[arg-type]
 
 
-def test_scores_are_not_scaled_unless_asked() -> None:
+def test_scores_are_not_scaled_by_default() -> None:
     assert ScoreScale("none").divisor(torch.tensor([1.0, 9.0])) == 1.0
 
 
@@ -119,11 +119,11 @@ def test_dense_rewards_are_earned_slot_by_slot() -> None:
     assert shape(dense=dense, penalty=0.25) == [[0, 1, -2, 0], [0, 0.5, 0, 0], [0, 0, 3, 0.75]]
 
 
-def test_a_lower_bound_does_not_pay_padding() -> None:
+def test_a_lower_bound_of_dense_rewards_does_not_apply_to_padding() -> None:
     zeros = [[0.0] * 4] * 3
     assert shape(dense=zeros, low=0.5) == [[0, 0.5, 0.5, 0], [0, 0.5, 0, 0], [0, 0.5, 0.5, 0.5]]
 
 
-def test_scores_without_bounds_are_left_alone() -> None:
+def test_scores_without_bounds_are_not_clipped() -> None:
     scores = torch.tensor([1.0, -50.0])
     assert bound(scores, None, None) is scores

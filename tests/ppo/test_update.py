@@ -118,7 +118,7 @@ def test_a_minibatch_whose_kl_is_not_finite_changes_no_weights(
     assert trainer.updater.num_updates == 3
 
 
-def test_the_entropy_is_of_the_tokens_as_they_were_sampled_whatever_the_loss_adds(
+def test_the_entropy_metric_is_that_at_sampling_with_any_entropy_bonus(
     make_trainer: Make, tiny_gpt2: PreTrainedModel
 ) -> None:
     seen = []

@@ -125,7 +125,7 @@ def test_masks_tell_prompt_from_choice_from_padding(policy: TinyPolicy) -> None:
     assert int(batch.mask.sum(1).max()) == width
 
 
-def test_first_tokens_come_as_often_as_the_model_says(policy: TinyPolicy) -> None:
+def test_first_tokens_are_sampled_with_the_models_probabilities(policy: TinyPolicy) -> None:
     batch = draw_many(policy, ["cat"] * 4000 + ["o"] * 4000, max_new_tokens=1, seed=11)
     for part, text in ((slice(0, 4000), "cat"), (slice(4000, None), "o")):
         with torch.no_grad():

@@ -111,7 +111,7 @@ def test_the_rare_half_of_a_large_vocabulary_is_drawn_as_often_as_it_should_be()
 
 
 @pytest.mark.parametrize("vocabulary", [900, 50257])
-def test_tokens_too_rare_for_single_precision_are_told_apart(vocabulary: int) -> None:
+def test_tokens_too_rare_for_single_precision_keep_their_own_probabilities(vocabulary: int) -> None:
     logits = torch.full((1, vocabulary), -18.0)  # e^-18 is less than a quarter of the spacing of floats at 1
     logits[0, 0] = 0.0
     weight = np.exp(-18.0)

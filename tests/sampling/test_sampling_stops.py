@@ -170,7 +170,7 @@ def test_the_text_of_a_special_token_can_be_a_stop_sequence() -> None:
     assert completed(piece_tokenizer(), ["</s>"], [1], [4, 5, 4]) == 2
 
 
-def test_the_context_cuts_what_does_not_fit(char_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_responses_are_cut_at_the_context_length(char_tokenizer: PreTrainedTokenizerFast) -> None:
     script = {"a": spell("bcdefgh"), "abcd": spell("xyzxyz"), "abcdef": [*spell("x"), EOS]}
     policy = ScriptedPolicy(script, char_tokenizer, max_length=8)
     prompts = [*script, *["a"] * 20]
@@ -187,7 +187,7 @@ def test_prompts_without_tokens_or_room_are_refused(char_tokenizer: PreTrainedTo
         sample(policy, [Prompt(text="", tokens=())], SamplingConfig())
 
 
-def test_no_prompts_make_no_trajectories(char_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_sampling_without_prompts_returns_an_empty_batch(char_tokenizer: PreTrainedTokenizerFast) -> None:
     batch = continued(ScriptedPolicy({}, char_tokenizer), [])
     assert len(batch) == 0
     assert "logprobs" in batch

@@ -56,7 +56,7 @@ def test_any_difference_of_two_runs_is_found(changes: dict[str, Any], said: str,
         check_equal(one, other, "Do better")
 
 
-def test_a_law_leaves_every_global_generator_as_it_was() -> None:
+def test_a_law_does_not_change_the_global_random_generators() -> None:
     def drawn() -> list[Any]:
         return [random.random(), np.random.rand(), torch.rand(()).item()]  # noqa: NPY002  the global one
 

@@ -17,7 +17,7 @@ from rlcore_testing.law import DIST, Law
 from rlcore_testing.rig.isolate import time_limit
 
 
-def test_a_law_leaves_what_is_global_as_it_was() -> None:
+def test_a_law_does_not_change_global_state() -> None:
     @law(DIST)
     def draws(subject: Subject) -> None:
         """Seed and draw, as laws do."""

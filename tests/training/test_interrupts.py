@@ -35,7 +35,7 @@ def train(root: Path, how: signal.Signals | None, *, at: int = 2, steps: int = 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_result_says_whether_a_signal_ended_the_run(number: signal.Signals, tmp_path: Path) -> None:
+def test_the_result_states_whether_a_signal_ended_the_run(number: signal.Signals, tmp_path: Path) -> None:
     stopped = train(tmp_path / "stopped", number)
     assert (stopped.was_interrupted, stopped.run.step) == (True, 2)
     resumed = train(tmp_path / "stopped", number, at=9, resume="auto")

@@ -111,7 +111,7 @@ def test_options_that_do_not_change_the_result_may_change_on_resuming(finished: 
     assert manifest_of(result)["accepted_changes"] == []
 
 
-def test_a_run_of_another_number_of_processes_goes_on_and_records_whether_it_is_exact(
+def test_resuming_with_another_number_of_processes_records_whether_it_is_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropping, end = make_gpt2(), {"loggers": []}

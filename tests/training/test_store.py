@@ -36,7 +36,7 @@ def test_taking_from_an_empty_store_is_an_error() -> None:
         MemoryStore().take()
 
 
-def test_a_store_comes_back_from_its_state() -> None:
+def test_a_store_is_restored_from_its_state() -> None:
     store, other = MemoryStore(), MemoryStore()
     store.append(rows([1, 2], [3, 4]))
     store.append(rows([5, 6, 7]))

@@ -56,7 +56,7 @@ def what_is_told(text: str) -> list[object]:
     return [argv, path, cwd, environment, name, Path(cwd, file), read, modules]
 
 
-def test_processes_that_run_together_are_told_apart(tmp_path: Path, warm_python: WarmPython) -> None:
+def test_concurrent_processes_get_their_own_output(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "who.py").write_text("import os, sys\nprint(os.environ['WHO'])\nsys.exit(int(os.environ['WHO']))\n")
     done = warm_python.run_together(["who.py"], cwd=tmp_path, environments=[{"WHO": "4"}, {"WHO": "5"}], timeout_s=600)
     assert [(each.returncode, each.stdout) for each in done] == [(4, "4\n"), (5, "5\n")]

@@ -90,7 +90,7 @@ def test_the_loss_is_the_hand_worked_one() -> None:
     assert loss.item() == pytest.approx((-1.2 - 0.5 + 0.6 * (0.64 + 0.0)) / 2)
 
 
-def test_an_iteration_learns(ppo: HandPPO) -> None:
+def test_an_iteration_of_the_hand_written_loop_changes_all_weights(ppo: HandPPO) -> None:
     before = [parameter.detach().clone() for parameter in ppo.network.parameters]
     assert 0 <= ppo.iterate() <= 1
     assert all(not torch.equal(old, new) for old, new in zip(before, ppo.network.parameters, strict=True))

@@ -61,7 +61,7 @@ def test_the_older_version_is_the_side_before_in_every_measure(tmp_path: Path) -
     assert [each.word for each in found] == ["better"] * 2 + ["worse"] * 3
 
 
-def test_less_time_is_better() -> None:
+def test_a_version_that_takes_less_time_is_called_better() -> None:
     assert compare_resource("c", "time", [1.0, 1.1, 0.9], [0.5, 0.56, 0.44]).word == "better"
     assert compare_resource("c", "time", [1.0, 1.1, 0.9], [2.0, 2.2, 1.8]).word == "worse"
 

@@ -145,7 +145,7 @@ def test_a_batch_may_be_changed_in_place_after_it_was_put_in_and_after_it_was_ta
     assert datasets.Dataset.from_file(str(kept))["tokens"][:] == [[1, 2], [3, 4]]
 
 
-def test_a_store_comes_back_from_a_checkpoint_whose_store_is_gone(tmp_path: Path) -> None:
+def test_a_store_is_restored_from_a_checkpoint_after_its_files_are_gone(tmp_path: Path) -> None:
     batches = [rows([1, 2], [3, 4]), rows([5, 6, 7])]
     store = make_store(tmp_path / "one")
     for batch in batches:

@@ -189,7 +189,7 @@ def test_a_run_that_is_interrupted_between_the_passes_of_a_round_repeats_and_los
     assert all(torch.equal(one, other) for one, other in weights)
 
 
-def test_large_rewards_that_differ_little_are_told_apart(tmp_path: Path) -> None:
+def test_small_differences_of_large_rewards_give_different_advantages(tmp_path: Path) -> None:
     """A score in float32 has 24 bits: 1e8 and 1e8 + 1 are the same number there."""
     trainer = make(tmp_path, reward_fn=lambda outputs: [1e8 + i % 2 for i in range(len(outputs))], scale="none")
     trainer.rollout()

@@ -77,7 +77,7 @@ def test_a_question_for_two_judges_goes_to_two_people_and_gets_their_mean(tmp_pa
     assert board.scores(item) == (3.5,)
 
 
-def test_what_was_judged_before_a_restart_is_not_asked_again(tmp_path: Path) -> None:
+def test_questions_judged_before_a_restart_are_not_asked_again(tmp_path: Path) -> None:
     items, first = [score_item("a"), score_item("\ud7ff\x1b[31m\u2028")], Board(tmp_path)
     first.ask(items)
     first.judge("x", items[1].key, None, who="ann", tab="1")

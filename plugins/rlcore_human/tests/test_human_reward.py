@@ -200,7 +200,7 @@ def test_too_long_a_wait_is_an_error_that_names_the_option(tmp_path: Path, lines
     assert not (tmp_path / "run").exists()  # nothing was judged
 
 
-def test_several_processes_are_refused() -> None:
+def test_judging_by_people_in_several_processes_is_refused() -> None:
     run: Any = types.SimpleNamespace(ranks=types.SimpleNamespace(world=2))
     with pytest.raises(RanksError, match="works in runs of one process, and this one has 2"):
         HumanReward(HumanConfig()).open(run)

@@ -32,7 +32,7 @@ def test_a_preference_among_unpaired_rows_is_a_pair(char_tokenizer):
     assert [pair] == build(build_preferences, [row], char_tokenizer)
 
 
-def test_conversations_are_rendered(chat_tokenizer):
+def test_labelled_conversations_are_rendered_by_the_chat_template(chat_tokenizer):
     user, answer = {"role": "user", "content": "why ?"}, {"role": "assistant", "content": "the cat"}
     row = {"prompt": [user], "completion": [answer], "label": False}
     (made,) = build(build_unpaired, [row], chat_tokenizer)

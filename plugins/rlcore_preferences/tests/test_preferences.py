@@ -68,7 +68,7 @@ def test_a_token_that_spans_the_boundary_belongs_to_both_answers(byte_tokenizer)
     assert starts == {len(alone) - 1}
 
 
-def test_bos_is_written_once(llama_tokenizer):
+def test_a_text_has_bos_only_once(llama_tokenizer):
     """axolotl #1616 writes BOS before prompt and answer."""
     for prompt in ("the cat", "<s>the cat"):
         (pair,) = build([{"prompt": prompt, "chosen": " the dog", "rejected": " why"}], llama_tokenizer)

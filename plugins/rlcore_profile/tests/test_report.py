@@ -81,7 +81,7 @@ def test_the_trace_has_an_event_for_every_phase_that_ran(profile: Profile, clock
     )
 
 
-def test_what_is_awaited_is_on_no_track_of_the_trace(profile: Profile, clock: Clock) -> None:
+def test_awaited_calls_are_on_no_track_of_the_trace(profile: Profile, clock: Clock) -> None:
     profile.begin_step(0)
     clock.spend(1)
     with profile.awaited("judge"):

@@ -34,7 +34,7 @@ def data_of(page: str) -> Any:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_run_ends_with_a_report_unless_told_otherwise(
+def test_a_run_writes_a_report_at_its_end_unless_disabled(
     wanted: bool, tmp_path: Path, tiny_gpt2: Any, char_tokenizer: Any
 ) -> None:
     result = rlcore.train(

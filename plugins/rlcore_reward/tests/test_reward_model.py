@@ -115,7 +115,7 @@ def test_the_column_tools_reaches_the_reward_models_template(folder: Path) -> No
 
 
 @pytest.mark.parametrize("messages", [None, [*CHAT, {"role": "assistant", "content": "yes"}]], ids=["text", "chat"])
-def test_bos_is_written_once(folder: Path, messages: Any) -> None:
+def test_a_text_has_bos_only_once(folder: Path, messages: Any) -> None:
     """GRM #6: the template writes BOS, and the tokenizer once more; a plain text has only the tokenizer's."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     backend = tokenizer.backend_tokenizer
@@ -138,7 +138,7 @@ def test_an_answer_has_the_tokens_that_it_had_in_training(folder: Path, template
         assert reward.encode("hiyes", messages, is_ended=True) == list(pair.chosen.tokens)
 
 
-def test_answers_are_batched_by_length_and_come_back_in_order(folder: Path) -> None:
+def test_answers_are_scored_in_batches_by_length_and_returned_in_order(folder: Path) -> None:
     outputs = ["a", "bcdefgh", "ij", "klmnop", "q", "rstu"]
     seen = score(
         {"fn": "reward_model", "path": str(folder), "batch_size": 2}, [Prompt("x", ())] * 6, outputs, [True] * 6
@@ -205,7 +205,7 @@ def test_a_model_without_a_score_head_is_refused_as_a_reward_model(tmp_path: Pat
         RewardModel(RewardModelConfig(path=str(folder), device="gpu7"))
 
 
-def test_conversations_need_a_template(tmp_path: Path, folder: Path) -> None:
+def test_scoring_conversations_without_a_chat_template_is_refused(tmp_path: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = None
     reward = RewardModel(RewardModelConfig(path=str(folder), tokenizer=tokenizer))

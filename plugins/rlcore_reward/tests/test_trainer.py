@@ -114,7 +114,7 @@ def _batch(sample: Any) -> rlcore.Trajectories:
     return rlcore.Trajectories.stack([sample.tokens], [sample.action_mask])
 
 
-def test_margins_of_the_rows_are_used(tmp_path: Path) -> None:
+def test_margins_of_preference_rows_are_used_in_the_loss(tmp_path: Path) -> None:
     still = {"optimizer": {"lr": 1e-12}, "batch_size": 8}
     plain = train(tmp_path, trainer=still, run={"name": "plain", "steps": 1})
     wide = train(tmp_path, [{**row, "margin": 5.0} for row in PAIRS], trainer=still, run={"name": "wide", "steps": 1})
@@ -154,7 +154,7 @@ def test_pairs_longer_than_the_context_are_dropped_and_counted(
         ([{"prompt": "a", "chosen": "b", "rejected": "c", "label": "tie"}], "no pair is left \\(ties: 1\\)"),
     ],
 )
-def test_bad_rows_are_refused(tmp_path: Path, rows: Any, message: str) -> None:
+def test_malformed_preference_rows_are_refused(tmp_path: Path, rows: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         train(tmp_path, rows)
 

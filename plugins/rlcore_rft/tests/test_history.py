@@ -71,7 +71,7 @@ def test_the_history_holds_the_newest_rounds_only() -> None:
     assert held(history) == [(0, [2], 2.0, 1), (0, [3], 3.0, 1)]
 
 
-def test_the_history_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
+def test_the_history_of_responses_is_restored_from_disk(tmp_path: Path) -> None:
     history, again, shorter = History(2), History(2), History(1)
     for number in (1, 2):
         history.add(rounds([(0, [number, 8], 0.1 * number), (1, [number], 1.0), (1, [number], 1.0)]))

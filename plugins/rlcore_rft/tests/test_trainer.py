@@ -57,7 +57,7 @@ def scored(rows: list[tuple[int, int, float]]) -> Trajectories:
     return batch.with_columns(prompts=torch.tensor(prompts), scores=torch.tensor(scores))
 
 
-def test_the_best_are_chosen_as_worked_by_hand(tmp_path: Path) -> None:
+def test_the_chosen_responses_equal_those_worked_by_hand(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2(), start_percentile=0.5, end_percentile=1.0)
     # Prompt 3: scores 0 1 1 4, median 1. Prompt 5: 2 2 2, and prompt 6: 0 0, the lowest score.
     rows = [(3, 20, 1.0), (3, 21, 0.0), (3, 20, 1.0), (3, 22, 4.0)]

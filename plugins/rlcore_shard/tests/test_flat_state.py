@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("given", "environment", "message"), REFUSED.values(), ids=REFUSED)
-def test_zero_is_refused_with_the_remedy(
+def test_zero_strategies_are_refused_with_advice(
     given: dict[str, Any], environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", None)

@@ -70,7 +70,7 @@ def test_an_optimizer_of_whole_matrices_is_refused_for_parts_of_them(name: str) 
     assert sharding.drive(adamw) is adamw
 
 
-def test_weights_that_were_gathered_before_a_step_are_gathered_anew_after_it(tmp_path: Path) -> None:
+def test_gathered_weights_are_gathered_again_after_an_optimizer_step(tmp_path: Path) -> None:
     """A passage without gradients may lie between the backward pass and the step; its whole weights are then old."""
     settings = {
         "trainer": {"name": "sft", "batch_size": 2, "optimizer": {"lr": 0.1}}, "loggers": [],

@@ -20,7 +20,7 @@ def test_a_strategy_is_found_by_its_short_name_its_full_name_and_that_of_earlier
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_run_that_names_a_strategy_without_the_package_is_told_how_to_install_it(name: str) -> None:
+def test_naming_a_strategy_of_a_missing_package_is_an_error_with_the_command_to_install_it(name: str) -> None:
     without = [each for each in registries().shardings if each.dist != "rlcore-shard"]
     with pytest.raises(UnknownSharding, match=rf"'{name}' comes with rlcore-shard, .* pip install rlcore-shard"):
         Registry("shardings", without, ()).get(name)

@@ -129,7 +129,7 @@ def test_the_error_of_an_unknown_option_names_the_one_of_that_meaning(section: t
         structure(section, {name: 1})
 
 
-def test_the_error_of_an_unknown_argument_says_how_to_pass_it() -> None:
+def test_the_error_for_an_unknown_argument_shows_how_to_pass_it() -> None:
     message = r'train: max_steps: no such argument; use run.steps \(.*\); as an argument: run={"steps": ...}'
     with pytest.raises(UnknownArgument, match=message):
         rlcore.train("gpt2", max_steps=3)

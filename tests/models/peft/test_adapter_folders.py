@@ -138,7 +138,7 @@ def test_an_export_is_loaded_without_peft(base: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["saved", "whole"])
-def test_heads_come_back_from_either_folder(place: str, base: str, tmp_path: Path) -> None:
+def test_value_heads_are_restored_from_a_checkpoint_and_from_an_export(place: str, base: str, tmp_path: Path) -> None:
     policy = build(base, lora(), num=2)
     step(policy)
     policy.save_pretrained(tmp_path / "saved")
@@ -152,7 +152,7 @@ def test_heads_come_back_from_either_folder(place: str, base: str, tmp_path: Pat
         assert_equal(weights(other.module.q_heads), weights(policy.module.q_heads))
 
 
-def test_training_goes_on_from_an_adapter_by_its_folder(base: str, tmp_path: Path) -> None:
+def test_training_can_start_from_the_folder_of_an_adapter(base: str, tmp_path: Path) -> None:
     policy = build(base, lora())
     step(policy)
     policy.save_pretrained(tmp_path / "saved")

@@ -142,7 +142,7 @@ def test_an_adapter_that_names_no_model_cannot_stand_for_one(tmp_path: Path) -> 
     assert "it contains an adapter without the name of its base model: set model.path to that model" in said
 
 
-def test_a_failed_option_leaves_a_model_in_memory_as_it_was() -> None:
+def test_a_refused_adapter_option_does_not_change_a_model_in_memory() -> None:
     model = make_gpt2()
     names, flags = list(model.state_dict()), [p.requires_grad for p in model.parameters()]
     refused(model, lora("gpt2", target_modules=["attn.c_attn", "h.1.ln_2"]))
@@ -151,7 +151,7 @@ def test_a_failed_option_leaves_a_model_in_memory_as_it_was() -> None:
     step(build(model, lora("gpt2")))
 
 
-def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_without_peft_is_an_error_that_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     assert "adapters need the package peft: pip install peft" in refused("llama", lora())
     build("llama", None)  # only this option needs it
@@ -172,7 +172,7 @@ def test_a_model_without_an_adapter_does_not_import_peft(
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_a_configuration_object_is_taken_recorded_and_left_alone() -> None:
+def test_a_configuration_object_of_peft_is_used_recorded_and_unchanged() -> None:
     given = peft.LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "down_proj"])
     before = given.to_dict()
     options = structure(CausalLMConfig, {"peft": given})

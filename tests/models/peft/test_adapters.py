@@ -67,7 +67,7 @@ def test_a_copy_is_the_reference_if_disabling_the_adapter_is_not_exact(family: s
     assert shared == sum(p.numel() for p in held.values()) > 0  # frozen weights are not copied
 
 
-def test_an_adapter_that_was_trained_before_is_kept_as_it_was() -> None:
+def test_the_reference_of_a_trained_adapter_keeps_its_weights() -> None:
     model = MODELS["llama"]()
     step(build(model, lora()))
     policy = build(model, None)
@@ -215,7 +215,7 @@ def test_the_initial_weights_of_an_adapter_depend_on_the_seed_only() -> None:
     assert not torch.equal(drawn[0], drawn[2])
 
 
-def test_models_in_memory_that_carry_an_adapter_are_taken_as_they_are() -> None:
+def test_models_in_memory_with_an_adapter_are_used_unchanged() -> None:
     config = peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
     wrapped = peft.get_peft_model(MODELS["llama"](), config)
     policy = build(wrapped, None)

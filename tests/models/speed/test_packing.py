@@ -223,7 +223,7 @@ def test_the_model_stays_in_its_mode_and_draws_no_random_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_bfloat16_packs() -> None:
+def test_packing_works_in_bfloat16() -> None:
     model = make_causal(PACKS["llama"])
     given = batch("left")
     expected = by_row(model, *given).detach()

@@ -118,7 +118,7 @@ def _outputs(policy: Any) -> list[torch.Tensor]:
     return [outputs.logprobs, outputs.values, outputs.entropy, *gradients, *sampled]
 
 
-def test_the_log_says_which_techniques_are_off_and_why(
+def test_the_log_lists_disabled_speed_techniques_with_the_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rlcore_transformers.models.model_options import Seq2SeqLMConfig
