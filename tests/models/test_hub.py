@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import logging
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,22 +21,6 @@ from rlcore_transformers.models.model_options import CausalLMConfig
 NAME = "nobody/nothing"
 
 
-@pytest.fixture
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """Point the hub at a local address without a server; return the address."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    refused = lambda *_, **__: pytest.fail("the hub is asked by one who does not give up")  # noqa: E731
-    for library in ("kind.AutoConfig", "tokenizers.AutoTokenizer"):
-        monkeypatch.setattr(f"rlcore_transformers.models.{library}.from_pretrained", refused)
-    return address
-
-
 @pytest.mark.parametrize(
     "use",
     [
@@ -48,7 +31,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 )
 def test_a_hub_that_cannot_be_reached_is_asked_once(
     use: Callable[[], object],
-    nobody: str,
+    unreachable_hub: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -61,7 +44,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(
     assert "Retrying" not in caplog.text
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("unreachable_hub")
 def test_models_on_disk_or_in_memory_need_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -84,7 +67,7 @@ def test_models_on_disk_or_in_memory_need_no_hub(tmp_path: Path, monkeypatch: py
     check_reach("some/model", "main", WEIGHTS)
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("unreachable_hub")
 def test_the_error_for_an_unreachable_critic_calls_it_a_critic() -> None:
     with pytest.raises(ModelError, match=f"^critic = {NAME!r}: cannot be loaded: .* the hub cannot be reached"):
         load_critic(NAME, CausalLMConfig())
@@ -101,7 +84,7 @@ class Answering(http.server.BaseHTTPRequestHandler):
         """Suppress the log output."""
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("unreachable_hub")
 @pytest.mark.parametrize("status", [200, 307, 401, 404, 429, 503])
 def test_a_hub_that_answers_counts_as_reachable(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Answering) as server:
@@ -114,7 +97,7 @@ def test_a_hub_that_answers_counts_as_reachable(status: int, monkeypatch: pytest
         answering.join()
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("unreachable_hub")
 def test_an_invalid_hub_address_counts_as_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     template = "hub.example/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from host_questions import Questions
 from tiny import GPT, make_causal
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config
 
@@ -47,20 +47,6 @@ class Kernels(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if reads_on_host(func, args):
             self.waits.append(str(func))
-        return func(*args, **kwargs or {})
-
-
-class Questions(TorchFunctionMode):
-    """Count operations that launch no kernel on a CPU but synchronise a GPU: tensors to lists and lists to tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func in (torch.tensor, torch.as_tensor) and (kwargs or {}).get("device") is not None
-        if made or func in (Tensor.tolist, Tensor.numpy, Tensor.cpu):
-            self.waits.append(func.__name__)
         return func(*args, **kwargs or {})
 
 

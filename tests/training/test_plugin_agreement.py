@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -11,7 +12,6 @@ import structlog
 
 from rlcore.errors import RanksError
 from rlcore.plugins.discovery import Discovery, Plugin, State
-from rlcore.training import consensus
 from rlcore.training.consensus import agree_on_plugins
 
 
@@ -86,15 +86,15 @@ def test_the_refusal_names_every_rank_that_differs_and_both_lists() -> None:
     )
 
 
-def test_notes_and_remarks_are_logged_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consensus, "_logged", set())
+def test_notes_and_remarks_are_logged_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note, remark = f"twice: {tmp_path}", f"on_x goes: {tmp_path}"  # of this test alone
     for name in ("RLCORE_LOG_LEVEL", "RANK"):
         monkeypatch.delenv(name, raising=False)
     alone = Recorded()
     with structlog.testing.capture_logs() as said:
         for _ in range(2):
-            agree_on_plugins(alone, found(plugin(remarks=("on_x goes",)), notes=("twice",)))  # type: ignore[arg-type]
+            agree_on_plugins(alone, found(plugin(remarks=(remark,)), notes=(note,)))  # type: ignore[arg-type]
     structlog.reset_defaults()  # captured values count as configured from then on
     assert [(each["log_level"], each["event"]) for each in said] == [
-        ("warning", "twice"), ("warning", "acme 1: on_x goes"),
+        ("warning", note), ("warning", f"acme 1: {remark}"),
     ]  # fmt: skip

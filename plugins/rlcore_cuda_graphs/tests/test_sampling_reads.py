@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from host_questions import Questions
 from static_making import FAMILIES, make_causal, make_static, static
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from rlcore.protocols import Decoder
@@ -21,20 +20,6 @@ from rlcore_cuda_graphs.graphs import HostReads
 from rlcore_transformers.sampling import sampler
 
 PROMPTS = [Prompt(text="", tokens=tokens) for tokens in ((1, 2, 3), (4,), (5, 6, 7, 8), (1, 2, 3), (9, 10))]
-
-
-class Questions(TorchFunctionMode):
-    """Count operations that launch no kernel on a CPU but synchronise a GPU: tensors to lists and lists to tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func in (torch.tensor, torch.as_tensor) and (kwargs or {}).get("device") is not None
-        if made or func in (Tensor.tolist, Tensor.numpy, Tensor.cpu):
-            self.waits.append(func.__name__)
-        return func(*args, **kwargs or {})
 
 
 class StaticPolicy:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from held_laws import hold
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -14,7 +15,7 @@ from rlcore_dpo import loss as losses
 from rlcore_dpo.config import LossName
 from rlcore_dpo.kto_objective import KTOObjective
 from rlcore_dpo.reference import Reference
-from rlcore_testing import LawBroken, conformance
+from rlcore_testing import LawBroken
 
 WITHOUT_REFERENCE = ("cpo", "simpo", "orpo")
 
@@ -143,10 +144,7 @@ def logprobs(model: Any, tokens: Any, mask: Any) -> Tensor:
 
 
 def check(law: str, variant: str) -> None:
-    oracle = kto if variant == "kto" else dpo
-    given = {"options": {"dpo": VARIANTS[variant]}, "oracles": {"dpo": oracle}}
-    (case,) = (each.values[0] for each in conformance("rlcore-dpo", **given) if each.id.endswith(f"-{law}"))
-    case()
+    hold("rlcore-dpo", law, options={"dpo": VARIANTS[variant]}, oracles={"dpo": kto if variant == "kto" else dpo})
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -7,24 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+from hand_clock import MS, Clock
 
 from rlcore_profile.recorder import Profile
 from rlcore_profile.stretches import PhaseRow, Stretch
-
-MS = 1_000_000
-
-
-class Clock:
-    """Clock that a test advances in milliseconds and that returns nanoseconds."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now * MS
-
-    def spend(self, ms: int) -> None:
-        self.now += ms
 
 
 @pytest.fixture

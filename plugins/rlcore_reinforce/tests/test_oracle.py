@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from held_laws import hold
 from torch import Tensor
-
-from rlcore_testing import conformance
 
 VARIANTS: dict[str, dict[str, Any]] = {"a round of six": {"rollouts": 6}}
 
@@ -29,9 +28,7 @@ def reinforce(run: Any) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
 
 
 def check(law: str, variant: str) -> None:
-    given = {"options": {"reinforce": VARIANTS[variant]}, "oracles": {"reinforce": reinforce}}
-    (case,) = (each.values[0] for each in conformance("rlcore-reinforce", **given) if each.id.endswith(f"-{law}"))
-    case()
+    hold("rlcore-reinforce", law, options={"reinforce": VARIANTS[variant]}, oracles={"reinforce": reinforce})
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

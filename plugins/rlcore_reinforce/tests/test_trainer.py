@@ -50,7 +50,8 @@ def test_the_gradient_is_that_of_the_equation(tmp_path: Path, monkeypatch: pytes
     trainer.rollout()
     batch = trainer.store.take()
     outputs = [
-        "".join(trainer.run.learner.tokenizer.batch_decode(row, skip_special_tokens=True)) for row in batch.action_tokens
+        "".join(trainer.run.learner.tokenizer.batch_decode(row, skip_special_tokens=True))
+        for row in batch.action_tokens
     ]
     scores = halves(outputs)
     total = torch.zeros(())
@@ -108,7 +109,9 @@ def test_rounds_of_one_response_are_refused(tmp_path: Path) -> None:
         make(tmp_path, make_gpt2(), rollouts=1)
 
 
-def test_sampling_options_that_bias_the_gradient_cause_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sampling_options_that_bias_the_gradient_cause_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number, gen in enumerate(({}, {"temperature": 0.7}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 2})):
         make(tmp_path / str(number), make_gpt2(), gen=gen)
         said = capsys.readouterr().err

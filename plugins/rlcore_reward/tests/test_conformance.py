@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from held_laws import hold
 
 from rlcore_reward.config import SequenceScorerConfig
 from rlcore_reward.scorer import build_sequence_scorer
@@ -46,7 +47,4 @@ def test_law(law: Case) -> None:
     (variant, law) for law, variants in HARDEST.items() for variant in variants
 ])  # fmt: skip
 def test_the_laws_hold_with_further_options(variant: str, law: str) -> None:
-    given = {"options": OPTIONS, **VARIANTS[variant]}
-    cases = [each.values[0] for each in conformance("rlcore-reward", **given)]
-    (case,) = (each for each in cases if each.law.name == law and "trainer-reward" in each.id)
-    case()
+    hold("rlcore-reward", law, of="trainer-reward", **{"options": OPTIONS, **VARIANTS[variant]})

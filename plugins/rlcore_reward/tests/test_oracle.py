@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from held_laws import hold
 from torch import Tensor
-
-from rlcore_testing import conformance
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "reward": {"batch_size": 4},
@@ -57,9 +56,8 @@ def process_reward(run: Any) -> Iterator[tuple[Tensor, dict[str, Any]]]:
 
 def check(law: str, variant: str) -> None:
     name = variant.partition(" ")[0]
-    given = {"options": {name: VARIANTS[variant]}, "oracles": {name: reward if name == "reward" else process_reward}}
-    (case,) = (each.values[0] for each in conformance("rlcore-reward", **given) if each.id.endswith(f"-{law}"))
-    case()
+    oracle = reward if name == "reward" else process_reward
+    hold("rlcore-reward", law, options={name: VARIANTS[variant]}, oracles={name: oracle})
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

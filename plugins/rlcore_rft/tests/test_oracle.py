@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from held_laws import hold
 from torch import Tensor
-
-from rlcore_testing import conformance
 
 SMALL: dict[str, Any] = {"generations": 4, "prompts": 3, "start_percentile": 0.3, "end_percentile": 0.6}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -57,9 +56,7 @@ def _losses(run: Any, row: Any) -> Tensor:
 
 
 def check(law: str, variant: str) -> None:
-    given = {"options": {"rft": VARIANTS[variant]}, "oracles": {"rft": rft}}
-    (case,) = (each.values[0] for each in conformance("rlcore-rft", **given) if each.id.endswith(f"-{law}"))
-    case()
+    hold("rlcore-rft", law, options={"rft": VARIANTS[variant]}, oracles={"rft": rft})
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
