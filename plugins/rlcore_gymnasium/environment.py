@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 
 from rlcore.components import describe_error
-from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
-from rlcore_gymnasium.actions import discrete_actions
+from rlcore_gymnasium.actions import discrete_actions, function_of
 from rlcore_gymnasium.config import GymnasiumConfig
 
 WHERE = "data.environment"
@@ -30,8 +29,8 @@ class Gymnasium:
 
     def __init__(self, config: GymnasiumConfig) -> None:
         self.config = config
-        self.observe = _function(config.observe, "observe") or (lambda observation, _: str(observation))
-        act = _function(config.act, "act")
+        self.observe = function_of(config.observe, f"{WHERE}.observe") or (lambda observation, _: str(observation))
+        act = function_of(config.act, f"{WHERE}.act")
         try:
             env = self.make_env()
         except Exception as error:  # an environment's own code may raise anything
@@ -44,6 +43,9 @@ class Gymnasium:
     def make_env(self) -> Any:
         """Return a new environment of Gymnasium."""
         return gymnasium.make(self.config.id, **self.config.options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.config,)
 
     def make(self) -> Game:
         """Return the environment of one episode."""
@@ -113,10 +115,3 @@ class Game:
         if not isinstance(text, str):
             raise TypeError(f"{WHERE}.observe returned {text!r:.80} ({type(text).__name__}), not a text")
         return text
-
-
-def _function(given: Any, name: str) -> Callable[..., Any] | None:
-    found = load_reference(given, f"{WHERE}.{name}") if isinstance(given, str) else given
-    if found is not None and not callable(found):
-        raise ConfigError(f"{WHERE}.{name} = {given!r:.80}: must be a function, or `module:function`")
-    return found  # type: ignore[no-any-return]

@@ -35,6 +35,9 @@ class ReasoningGym:
         self.families = {name: checked_family(name, options, config.level) for name, options in given.items()}
         self.instructions = SYSTEM_PROMPTS.get(config.instructions or "", config.instructions or "").strip()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.config,)
+
     def make(self) -> Questions:
         """Return the environment of one episode."""
         return Questions(self)

@@ -36,6 +36,9 @@ class TextArena:
         if self.opponent is not None and not callable(self.opponent):
             raise ConfigError(f"{WHERE}.opponent = {given!r:.80}: must be a function, or `module:function`")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.config,)
+
     def make(self) -> Game:
         """Return the environment of one episode."""
         return Game(self)

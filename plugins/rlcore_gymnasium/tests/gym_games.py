@@ -19,6 +19,10 @@ def act(text: str, env: Any) -> Any:
     return [float(words[-1])] if words else None
 
 
+def letters(text: str, env: Any) -> Any:
+    return [text.count("e") / 10]
+
+
 class Fragile(gymnasium.Env[int, Any]):
     """Moves to the number that it is given; it raises below 0, and counts the environments that are open."""
 

@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 import rlcore
 from rlcore_testing.small import make_llama, make_tokenizer
 
 
-def test_grpo_trains_two_steps_on_a_mixture(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolate", ["none", "process"])
+def test_grpo_trains_two_steps_on_a_mixture(tmp_path: Path, isolate: str) -> None:
     model = make_llama()
     model.config.max_position_embeddings = 1024  # rotary: it has no weights of positions
     result = rlcore.train(
@@ -16,7 +19,8 @@ def test_grpo_trains_two_steps_on_a_mixture(tmp_path: Path) -> None:
             "name": "reasoning_gym", "families": {"chain_sum": {"level": [0, 1]}, "gcd": {}}, "train_rows": 8,
             "eval_rows": 4, "instructions": None, "questions": 2,
         },
-        gen={"max_new_tokens": 3}, run={"root": str(tmp_path), "name": "run", "steps": 2, "report": False}, loggers=[],
+        data={"episodes": {"isolate": isolate}}, gen={"max_new_tokens": 3},
+        run={"root": str(tmp_path), "name": "run", "steps": 2, "report": False}, loggers=[],
     )  # fmt: skip
     assert result.metrics["episode/turns"] == 2.0
     assert result.metrics["eval/episode/done"] == 1.0
