@@ -320,8 +320,7 @@ def adapt_reward_arguments(
 ) -> Mapping[str, Any] | None:
     """Return the arguments in the form of another library, for a function that is written for it, or None.
 
-    Called for reward and metric functions that name a parameter which is no argument; the first result in registration
-    order is used.
+    Called for reward and metric functions that name a parameter which is no argument; the first result is used.
 
     Args:
         parameters: those in the function's signature.
@@ -447,8 +446,7 @@ class StagedFiles(Protocol):
 def find_parallel_files() -> ParallelFiles | None:
     """Return what writes and reads checkpoints whose tensors all processes write in parallel, or None.
 
-    Called for `checkpoint.format=dcp`, and where such a checkpoint is read; the first plugin with a result in
-    registration order is used.
+    Called for `checkpoint.format=dcp`, and where such a checkpoint is read; the first result is used.
 
     Returns:
         None, or an object with the methods `check_shared`, `stage` and `read` of `rlcore.hookspecs.ParallelFiles`.

@@ -81,6 +81,7 @@ MODULES = [
     "rlcore_preferences.preferences",
     "rlcore_sft.config",
     "rlcore_sft.loss",
+    "rlcore_shard.parts",
     "rlcore_tools.trl_functions",
 ]
 OPERATORS = {"__call__", "__contains__", "__getitem__", "__iter__", "__len__"}

@@ -23,7 +23,7 @@ from rlcore.ranks import Ranks
 from rlcore.sharding.tensor_file import PARTS, SUFFIX
 from rlcore_shard.parallel_files import read, write_parts
 
-__all__ = ["MODEL", "TRAINER", "StagedParts", "check_shared", "read", "stage"]
+__all__ = ["StagedParts", "check_shared", "read", "stage"]
 
 MODEL, TRAINER = Path("model"), Path("trainer.safetensors")
 
