@@ -277,7 +277,7 @@ def first_result(hook: str, **arguments: Any) -> Any:
     Raises:
         RLCoreError: an implementation raised it; a PluginError, if it raised anything else.
     """
-    for plugin, call in reversed(one_by_one(registries().discovery.hooks, hook)):
+    for plugin, call in reversed(one_by_one(all_registries().discovery.hooks, hook)):
         try:
             results = call(**arguments)
         except errors.RLCoreError:
