@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlcore_transformers.models.speed.fused_logprobs import TokenScores, score_tokens
 from rlcore_transformers.models.speed.logit_tiles import LogitMap
+from rlcore_transformers.models.speed.small_logprobs import whole_scores
 
 ROWS, WIDTH, VOCABULARY = 7, 5, 23
 TILES = [(7, 23), (3, 8), (1, 1), (2, 23), (7, 5), (100, 100)]
@@ -99,12 +102,18 @@ def test_the_entropy_is_computed_on_request_only() -> None:
     assert score_tokens(*inputs()).entropy is None
 
 
+def small(*given: Any) -> TokenScores:
+    logprobs, chosen = whole_scores(*given, logit_map=LogitMap())
+    return TokenScores(logprobs, None, chosen)
+
+
+@pytest.mark.parametrize("score", [partial(score_tokens, tile=(3, 8)), small], ids=["tiles", "small"])
 @pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 2)])
-def test_frozen_weights_get_no_gradient(frozen: tuple[int, ...]) -> None:
+def test_frozen_weights_get_no_gradient(frozen: tuple[int, ...], score: Callable[..., TokenScores]) -> None:
     given, due = inputs(), inputs()
     for k in frozen:
         given[k].requires_grad_(False)
-    loss(score_tokens(*given, tile=(3, 8)), ("logprobs",)).backward()
+    loss(score(*given), ("logprobs",)).backward()
     loss(plainly(*due, LogitMap()), ("logprobs",)).backward()
     for k in range(3):
         if k in frozen:

@@ -74,20 +74,6 @@ def test_a_token_outside_the_vocabulary_has_no_log_prob_and_does_not_affect_othe
     torch.testing.assert_close(said[~said.isnan()], due[~said.isnan()])
 
 
-@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 2)])
-def test_frozen_weights_get_no_gradient(frozen: tuple[int, ...]) -> None:
-    given, due = inputs(), inputs()
-    for k in frozen:
-        given[k].requires_grad_(False)
-    loss(whole_scores(*given, logit_map=LogitMap()), (0,)).backward()
-    loss(plainly(*due, 1.0), (0,)).backward()
-    for k in range(3):
-        if k in frozen:
-            assert given[k].grad is None
-        else:
-            torch.testing.assert_close(given[k].grad, due[k].grad)
-
-
 def test_small_log_probs_allocate_the_logits_once() -> None:
     hidden, weight, _, tokens = inputs(40, 3, 500, torch.float32)
     with torch.profiler.profile(profile_memory=True) as profile:
