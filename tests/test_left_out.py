@@ -77,7 +77,7 @@ def commands_of(dist: str) -> list[str]:
 
 
 def test_the_table_of_packages_left_out_has_every_default_package() -> None:
-    known = ("transformers", "report", "shard", "tools", "preferences", "testing")
+    known = ("transformers", "cpu", "report", "shard", "tools", "preferences", "testing")
     assert set(DEFAULT) == {f"rlcore-{name}" for name in known}
 
 
@@ -129,6 +129,27 @@ except RLCoreError as error:
     done = run_without(["rlcore-shard"], read, tmp_path)
     expected = "model.dcp: checkpoint.format = 'dcp': comes with rlcore-shard, which is not installed: pip install "
     assert done.stdout.startswith(expected), done.stdout + done.stderr
+
+
+def test_without_the_package_for_cpus_the_same_tokens_are_sampled(tmp_path: Path) -> None:
+    sample = """
+from rlcore import sample
+from rlcore.settings import SamplingConfig
+from rlcore_testing.small import make_gpt2, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
+
+policy = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=make_tokenizer())
+prompts = [letter * (1 + i % 20) for i, letter in enumerate("abcdefghij" * 5)]
+batch = sample(policy, prompts, SamplingConfig(max_new_tokens=20), row_seeds=range(50))
+print("rlcore_cpu.packed_decoder" in sys.modules)
+print(batch.action_tokens)
+"""
+    with_it, without = (run_without(left_out, sample, tmp_path) for left_out in ([], ["rlcore-cpu"]))
+    assert with_it.returncode == without.returncode == 0, with_it.stderr + without.stderr
+    (packed, tokens), (padded, same) = with_it.stdout.splitlines(), without.stdout.splitlines()
+    assert (packed, padded) == ("True", "False")
+    assert same == tokens
 
 
 def test_the_kit_by_its_old_name_names_its_package_when_it_is_left_out(tmp_path: Path) -> None:

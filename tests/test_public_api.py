@@ -47,6 +47,7 @@ MODULES = [
     "rlcore.loggers",
     "rlcore_transformers.models.causal",
     "rlcore_transformers.models.policy",
+    "rlcore_reward.config",
     "rlcore_reward.scorer",
     "rlcore_transformers.models.seq2seq",
     "rlcore_reward.step_scorer",

@@ -26,8 +26,8 @@ works, and `rlcore_testing` checks it.
 | protocol | meaning |
 |---|---|
 """
-BESIDE = {"Decoder": ("DecodeStep",)}
-"""Classes without a page of their own, described on the page of the protocol whose methods return them."""
+BESIDE = {"Decoder": ("DecodeStep", "DecoderRequest"), "Head": ("Trunk",)}
+"""Classes without a page of their own, described on the page of the protocol that they belong to."""
 
 
 def protocols_of(module: Any = rlcore.protocols) -> dict[str, type]:

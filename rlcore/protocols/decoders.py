@@ -10,9 +10,6 @@ import attrs
 import torch
 from torch import Tensor
 
-ReadHeads = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
-"""From the input of the output embeddings, float[B, H], to values, float[B], and advantages, float[B, V]."""
-
 
 class Decoder(Protocol):
     """A batch of sequences that is decoded token by token, with its key-value cache."""
@@ -70,7 +67,8 @@ class DecoderRequest:
         prompts: B sequences of token ids, of any lengths >= 1.
         max_new_tokens: upper bound on the calls of `step`.
         speed: the options `model.speed`.
-        read_heads: computes what a step returns besides logits; None if it returns nothing else.
+        read_heads: computes values, float[B] or None, and advantages, float[B, V] or None, of a step from the input of
+            the output embeddings, float[B, H]; None if a step has neither.
         autocast: returns the context of precision in which the model is run.
         packs: whether the model's attention may run packed: on sequences of these lengths one after another in one row.
         waiting: number of prompts that may join as rows become free.
@@ -80,7 +78,7 @@ class DecoderRequest:
     prompts: Sequence[Sequence[int]]
     max_new_tokens: int
     speed: Any
-    read_heads: ReadHeads | None = None
+    read_heads: Callable[[Tensor], tuple[Tensor | None, Tensor | None]] | None = None
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     packs: bool = False
     waiting: int = 0

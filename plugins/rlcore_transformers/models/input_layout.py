@@ -14,9 +14,8 @@ from rlcore import ops
 from rlcore.config import evolve
 from rlcore.plugins.registry import first_result
 from rlcore.protocols import Decoder, DecoderRequest
-from rlcore.protocols.decoders import ReadHeads
 from rlcore.types import to_device
-from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, ReadHeads
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 from rlcore_transformers.models.speed.packing import pack, padded_inputs
 

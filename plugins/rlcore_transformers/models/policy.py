@@ -15,10 +15,10 @@ from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder, SteeringHead
-from rlcore.protocols.decoders import ReadHeads
 from rlcore.sharding.shards import Shards
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_transformers.models import loading
+from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
 from rlcore_transformers.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionDecoder
 from rlcore_transformers.models.decoding.static import MakeDecoder, make_no_decoder
 from rlcore_transformers.models.former_q_heads import FormerQPolicy

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from rlcore.config import evolve
 from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import Decoder
-from rlcore.protocols.decoders import ReadHeads
 from rlcore.types import Trajectories
+from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
 from rlcore_transformers.models.decoding.seq2seq_decoder import Seq2SeqDecoder
 from rlcore_transformers.models.input_layout import ModelInputs
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig

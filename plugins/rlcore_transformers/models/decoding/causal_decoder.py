@@ -13,12 +13,14 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from rlcore.protocols import DecodeStep
-from rlcore.protocols.decoders import ReadHeads
 from rlcore_transformers.models.decoding.cache import PreallocatedLayer, make_cache
 from rlcore_transformers.models.decoding.prefill import Prefill
 from rlcore_transformers.models.head_input import head_reads
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 from rlcore_transformers.models.speed.packing import pack
+
+ReadHeads = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
+"""From the input of the output embeddings, float[B, H], to values, float[B], and advantages, float[B, V]."""
 
 
 class CausalDecoder:

@@ -12,7 +12,7 @@ from rlcore.errors import ConfigError
 from rlcore.plugins.builtin import how_to_install, published
 from rlcore.plugins.registry import all_registries
 from rlcore.protocols import Decoder
-from rlcore.protocols.decoders import ReadHeads
+from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
 
 
 class MakeDecoder(Protocol):
