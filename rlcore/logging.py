@@ -47,22 +47,42 @@ _TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false"
 
 
 class EnvironmentVariable(Generic[T]):
-    """A setting that is kept in an environment variable.
+    """A setting that is kept in an environment variable, as one of a few words.
 
     Args:
         name: name of the variable.
-        default: value if the variable is unset or empty.
-        parse: converts a word to the value; raises a ConfigError that begins with its second argument.
+        default: its word if the variable is unset or empty.
+        choices: word → value.
+        number: returns the value of a number, where numbers are allowed beside the words.
     """
 
-    def __init__(self, name: str, default: T, parse: Callable[[str, str], T]) -> None:
-        self.name, self.default, self.parse = name, default, parse
+    def __init__(
+        self, name: str, default: str, choices: Mapping[str, T], number: Callable[[str], T] | None = None
+    ) -> None:
+        self.name, self.default, self.choices, self.number = name, default, choices, number
         self._warned: set[str] = set()
 
     @property
     def word(self) -> str:
-        """The variable's text, in lower case; empty if unset."""
-        return os.environ.get(self.name, "").strip().lower()
+        """The variable's text, in lower case; that of the default if unset."""
+        return os.environ.get(self.name, "").strip().lower() or self.default
+
+    def value(self, word: str, where: str) -> T:
+        """Return the value of a word.
+
+        Raises:
+            ConfigError: it has none; `where` begins the message.
+        """
+        if self.number is not None and word.isdecimal():
+            return self.number(word)
+        if word in self.choices:
+            return self.choices[word]
+        import difflib
+
+        near = difflib.get_close_matches(word, self.choices, n=1)
+        alternative = "" if self.number is None else ", or a number, as 10 for debug and 40 for error"
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise ConfigError(f"{where} = {word!r}: must be one of {', '.join(self.choices)}{alternative}{hint}")
 
     def check(self) -> T:
         """Return the value.
@@ -70,7 +90,7 @@ class EnvironmentVariable(Generic[T]):
         Raises:
             ConfigError: the variable has an invalid value.
         """
-        return self.parse(self.word, self.name) if self.word else self.default
+        return self.value(self.word, self.name)
 
     def read(self) -> T:
         """Return the value, or warn once and return the default if it is invalid: a run in progress must not fail."""
@@ -80,40 +100,16 @@ class EnvironmentVariable(Generic[T]):
             if self.word not in self._warned:
                 self._warned.add(self.word)
                 get_logger("rlcore.logging").warning(str(error))
-            return self.default
+            return self.choices[self.default]
 
     def write(self, word: str) -> None:
         """Set the variable for this process and those it starts."""
         os.environ[self.name] = word
 
 
-def _parse_level(word: str, where: str) -> int:
-    if word.isdecimal():
-        return int(word)
-    return _look_up(word, where, LEVELS, ", or a number, as 10 for debug and 40 for error")
-
-
-def _parse_format(word: str, where: str) -> str:
-    return _look_up(word, where, {name: name for name in FORMATS})
-
-
-def _parse_truth(word: str, where: str) -> bool:
-    return _look_up(word, where, _TRUTHS)
-
-
-def _look_up(word: str, where: str, choices: Mapping[str, T], alternative: str = "") -> T:
-    if word in choices:
-        return choices[word]
-    import difflib
-
-    near = difflib.get_close_matches(word, choices, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    raise ConfigError(f"{where} = {word!r}: must be one of {', '.join(choices)}{alternative}{hint}")
-
-
-LEVEL = EnvironmentVariable("RLCORE_LOG_LEVEL", LEVELS["info"], _parse_level)
-FORMAT = EnvironmentVariable("RLCORE_LOG_FORMAT", "plain", _parse_format)
-PROGRESS = EnvironmentVariable("RLCORE_PROGRESS", True, _parse_truth)
+LEVEL = EnvironmentVariable("RLCORE_LOG_LEVEL", "info", LEVELS, number=int)
+FORMAT = EnvironmentVariable("RLCORE_LOG_FORMAT", "plain", {name: name for name in FORMATS})
+PROGRESS = EnvironmentVariable("RLCORE_PROGRESS", "1", _TRUTHS)
 
 
 def check_environment() -> None:
@@ -146,7 +142,7 @@ def set_verbosity(level: int | str) -> None:
     if isinstance(level, bool) or not isinstance(level, int | str):
         raise ConfigError(f"verbosity = {level!r} ({type(level).__name__}): must be the name or the number of a level")
     word = str(level).strip().lower()
-    _parse_level(word, "verbosity")
+    LEVEL.value(word, "verbosity")
     LEVEL.write(word)
 
 
