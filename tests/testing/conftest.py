@@ -50,7 +50,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def wrong_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Install the dist `acme-wrong`, which brings every component that wrong/registered_*.py lists."""
+    """Install the dist `acme-wrong`, which brings every component of wrong/registered.py."""
     made = Site(tmp_path_factory.mktemp("wrong"))
     made.install("acme-wrong", entry="wrong_plugin")
     sys.path.insert(0, str(made.folder))

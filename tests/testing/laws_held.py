@@ -1,21 +1,18 @@
 """What tests of laws share: the table of wrong components, and how a law is held against a component.
 
-What is wrong lies in wrong/wrong_<kind>.py, and wrong/registered_<kind>.py lists it, importing nothing heavy:
-
-    COMPONENTS = [("trainers", "unseeded", "wrong_trainers:Unseeded", "wrong_trainers:Options")]
-
-wrong/laws_that_fail.txt has a row for each: the law that it breaks, and what the message says.
+What is wrong lies in wrong/wrong_<kind>.py. wrong/laws_that_fail.txt has a row for each: the law that it breaks, and
+what the message says; wrong/registered.py registers them.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Collection
-from pathlib import Path
 from types import ModuleType
 
 import attrs
 import pytest
+from registered import read_rows
 
 from rlcore_testing import Law, LawBroken, Subject
 from rlcore_testing.law import laws_in
@@ -70,20 +67,10 @@ class Wrong:
         return f"{self.kind}-{self.law}-{self.who}"
 
 
-def read_wrong(file: Path) -> list[Wrong]:
-    """Read the table of wrong components."""
-    found, kind = [], ""
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if line.startswith("["):
-            kind = line.strip("[]")
-        elif line and not line.startswith("#"):
-            law, name, *says = line.split(" ", 2)
-            who, _, error = name.partition(":")
-            found.append(Wrong(kind, law, who, "".join(says), getattr(builtins, error) if error else LawBroken))
-    return found
-
-
-WRONG = read_wrong(Path(__file__).parent / "wrong" / "laws_that_fail.txt")
+WRONG = [
+    Wrong(kind, law, name, says, getattr(builtins, error) if error else LawBroken)
+    for kind, law, name, error, says in read_rows()
+]
 
 
 def law_name(law: Law) -> str:

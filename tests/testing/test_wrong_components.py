@@ -9,6 +9,7 @@ import torch
 from components_made import SUBJECTS
 from dists_made import DISTS
 from laws_held import LAWS, WRONG, Wrong, assert_broken, law_called
+from registered import AS_ARCHITECTURES
 from sites import installed
 
 from rlcore_testing import Subject
@@ -18,8 +19,6 @@ from rlcore_testing.rig.reference_transformers import read_folders
 
 ELSEWHERE = {"it_equals_its_oracle", "two_processes_equal_the_oracle"}
 """Laws that are seen to fail in test_oracle_laws.py."""
-AS_ARCHITECTURES = {"learners": "learns-", "scorers": "scores-"}
-"""Kinds whose components are registered as architectures, with a prefix of their names."""
 
 
 @pytest.fixture(autouse=True)

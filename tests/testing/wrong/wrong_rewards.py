@@ -105,4 +105,5 @@ class ClosedForGood(Closing):
         return [0.0 if self.closed else score for score in super().__call__(outputs)]
 
 
-closing, closed_for_good = Closing(), ClosedForGood()
+closing = Closing()
+closed_for_good = ClosedForGood()

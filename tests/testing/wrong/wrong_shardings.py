@@ -18,9 +18,9 @@ class Unaveraged(WholeModel):
         torch.autograd.backward(loss)
 
 
-def build_unaveraged(config: Any, ranks: Any) -> Unaveraged:
+def unaveraged(config: Any, ranks: Any) -> Unaveraged:
     return Unaveraged(ranks)
 
 
-def build_silent(config: Any, ranks: Any) -> Any:
+def silent(config: Any, ranks: Any) -> Any:
     raise ConfigError("no")
