@@ -162,3 +162,16 @@ def test_the_ddpo_example_learns_and_its_control_does_not(run: Callable[..., str
     assert rises["trained"][0] > 0.004
     assert rises["trained"][1] > 5
     assert rises["control"][0] < 0.001
+
+
+def test_the_calculator_is_called_by_a_policy_that_imitates_the_demonstrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import calculator
+
+    result = calculator.train(0, epochs=1, steps=1, root=str(tmp_path))
+    rows = [json.loads(line) for line in (result.run_dir / "completions.jsonl").read_text().splitlines()]
+    assert max(row["episode/tool_calls"] or 0 for row in rows) >= 1
+    assert 0 <= result.metrics["eval/reward/mean"] < 0.5
+    assert calculator.right_answer([["[add(a=1,b=2)]", "3"], ["3"], ["[add(a=1,b=2)]", "4"]], [3, 3, 3]) == [1, 1, 0]
