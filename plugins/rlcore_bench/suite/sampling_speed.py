@@ -81,7 +81,7 @@ def through_rlcore(model: PreTrainedModel, rows: Rows, arguments: argparse.Names
         tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w2")), eos_token="w1", pad_token="w0"
     )
     options = nested(arguments.set)
-    policy = build_causal_lm(model, structure(CausalLMConfig, options.get("model", {})), tokenizer=tokenizer)
+    policy: Any = build_causal_lm(model, structure(CausalLMConfig, options.get("model", {})), tokenizer=tokenizer)
     sample = build_sampler(structure(SamplerConfig, options.get("sampler", {})))
     sampling = SamplingConfig(max_new_tokens=arguments.new_tokens, eos_token_ids=(EOS,), batch_size=arguments.at_once)
     prompts = [Prompt(text="", tokens=row) for row in rows]
