@@ -182,8 +182,7 @@ def counting() -> Iterator[StepTokens]:
 
 
 def note_sampled(chosen: Tensor) -> None:
-    """Note that the tokens at `chosen`, bool[B, T], were sampled: in the step, and in the phase in progress."""
-    count_tokens(chosen)
+    """Note that the tokens at `chosen`, bool[B, T], were sampled."""
     tokens = _counting.get()
     if tokens is not None:
         tokens.sampled = tokens.sampled + chosen.sum()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcore.data.logit_masks import load_logit_mask
 from rlcore.errors import Diverged
-from rlcore.profiling import note_sampled, timed
+from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import Sampler
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored, Scorer
@@ -108,6 +108,7 @@ class Sampling:
         with torch.no_grad():
             batch = self.sampler(policy, prompts, sampling or self._config.gen, **options)
         self._check_logprobs(batch)
+        count_tokens(batch.action_mask)
         note_sampled(batch.action_mask)
         return batch
 
