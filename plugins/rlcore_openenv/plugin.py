@@ -1,0 +1,17 @@
+"""Registration of the environment `openenv`; light, since every command imports it."""
+
+from __future__ import annotations
+
+from rlcore import hookimpl
+from rlcore.hookspecs import Register
+
+
+@hookimpl
+def register_environments(register: Register) -> None:
+    """Register the environment `openenv`."""
+    register(
+        "openenv",
+        "rlcore_openenv.factory:make_factory",
+        config="rlcore_openenv.config:OpenEnvConfig",
+        summary="environments on OpenEnv servers",
+    )
