@@ -46,7 +46,14 @@ LIGHT_MODULES = (
     "rlcore.training",
     "rlcore.training.peak_memory",
 )
-DEFAULT_PACKAGES = {"rlcore_testing", "rlcore_transformers", "rlcore_preferences", "rlcore_report", "rlcore_shard"}
+DEFAULT_PACKAGES = {
+    "rlcore_testing",
+    "rlcore_transformers",
+    "rlcore_preferences",
+    "rlcore_report",
+    "rlcore_shard",
+    "rlcore_environments",
+}
 """Packages that are made of the former parts of the core, and may be built upon."""
 MAY_NAME_PACKAGES = ("rlcore._moved", "rlcore_testing")
 """Old names of modules that are in a package today, and the conformance kit, which is published with the packages."""

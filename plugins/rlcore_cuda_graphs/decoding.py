@@ -14,7 +14,7 @@ from rlcore.errors import ModelError
 from rlcore.protocols import DecodeStep
 from rlcore.types import tensor_on
 from rlcore_cuda_graphs.cache import Bucket, LayerShape, PromptLayer, bucket_size, prompt_cache
-from rlcore_cuda_graphs.steps import Autocast, ReadHeads, Step, Workspace, head_inputs
+from rlcore_cuda_graphs.steps import Autocast, PlacedStep, ReadHeads, Workspace, head_inputs
 
 COLUMNS = 64
 """Buckets have a multiple of this many columns."""
@@ -58,7 +58,7 @@ class StaticDecoder:
         self._end = self._length + max_new_tokens
         self._workspace: Workspace
         self._shapes: list[LayerShape]
-        self._step: Step
+        self._step: PlacedStep
 
     @torch.no_grad()
     def start(self) -> DecodeStep:

@@ -25,7 +25,7 @@ log = get_logger("decoding")
 
 
 @attrs.frozen(eq=False)
-class Step:
+class PlacedStep:
     """The forward pass of one token of every row of a bucket.
 
     Attributes:
@@ -58,7 +58,7 @@ class Workspace:
         self._model, self._autocast, self._make_graph = model, autocast, make_graph
         self.failure: str | None = None
         self._arena: Arena | None = None
-        self._steps: dict[tuple[int, int], Step] = {}
+        self._steps: dict[tuple[int, int], PlacedStep] = {}
 
     def lend(self, _borrower: object) -> Workspace:
         """Return this workspace, for a decoder that is its only user."""
@@ -69,7 +69,7 @@ class Workspace:
         """Count the steps that are kept."""
         return len(self._steps)
 
-    def step(self, shapes: Sequence[LayerShape], rows: int, columns: int) -> Step:
+    def step(self, shapes: Sequence[LayerShape], rows: int, columns: int) -> PlacedStep:
         """Return the step over a bucket of `rows` x `columns`; make it, and enlarge the buffers, where needed.
 
         A step of fewer rows and as many columns reads the cache that one of more rows wrote for its first rows.
@@ -87,25 +87,25 @@ class Workspace:
             self._steps[rows, columns] = self._make(arena.bucket(rows, columns))
         return self._steps[rows, columns]
 
-    def _make(self, bucket: Bucket) -> Step:
+    def _make(self, bucket: Bucket) -> PlacedStep:
         def call() -> tuple[Tensor, ...]:
             return forward_token(self._model, bucket, self._autocast)
 
         if self._make_graph is None:
-            return Step(bucket, call)
+            return PlacedStep(bucket, call)
         graph = self._make_graph()
         try:
             outputs = graph.capture(call)
         except RuntimeError as error:  # what CUDA and torch raise when something cannot be captured
             self.failure = str(error).partition("\n")[0]
             log.warning("CUDA graph capture failed; the decoding step runs without a graph", reason=self.failure)
-            return Step(bucket, call)
+            return PlacedStep(bucket, call)
 
         def replay() -> tuple[Tensor, ...]:
             graph.replay()
             return outputs
 
-        return Step(bucket, replay)
+        return PlacedStep(bucket, replay)
 
 
 def forward_token(model: PreTrainedModel, bucket: Bucket, autocast: Autocast) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Tokens of an environment's messages: what the chat template writes between two turns of the policy.
 
-The tokens of earlier turns stay as they were sampled: the template renders a short stand-in of the dialogue, and what it
-writes after the stand-in's answer follows the sampled turn. Texts of an environment never become control tokens.
+The tokens of earlier turns stay as they were sampled: the template renders a short stand-in of the dialogue, and what
+it writes after the stand-in's answer follows the sampled turn. Texts of an environment never become control tokens.
 """
 
 from __future__ import annotations
@@ -188,9 +188,9 @@ class Dialogue:
                 same = next((k for k, (a, b) in enumerate(zip(ended, asked, strict=False)) if a != b), len(asked))
                 begin = max(same - 20, 0)
                 raise ConfigError(
-                    f"data.environment: the chat template is not append-only: it renders a turn of the assistant{drops} "
-                    f"as {shorten(ended[begin:])} when it is the last one, and as {shorten(asked[begin:])} once "
-                    "another message follows, so the policy would read its earlier turns in another way than it "
+                    "data.environment: the chat template is not append-only: it renders a turn of the assistant"
+                    f"{drops} as {shorten(ended[begin:])} when it is the last one, and as {shorten(asked[begin:])} "
+                    "once another message follows, so the policy would read its earlier turns in another way than it "
                     "sampled them. Use another template (model.tokenizer.chat_template), or set "
                     "data.episodes.history=sampled to keep earlier turns as they were sampled"
                 )

@@ -95,7 +95,7 @@ class Episode:
         self.output += turn.text
 
     def take(self, answer: Answer) -> None:
-        """Take the answer to the last turn: its reward, and its end if it has one; messages are added by `add_reply`."""
+        """Take the answer to the last turn: its reward, and its end if it has one; `add_reply` adds the messages."""
         last = len(self.chosen) - 1 - self.chosen[::-1].index(True)
         self.rewards[last] += answer.reward
         self.messages[-1]["reward"] = answer.reward

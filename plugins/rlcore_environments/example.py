@@ -1,4 +1,4 @@
-"""An example of an episode without a model, for `rlcore preview`: the policy's turns are texts of the author or ours."""
+"""An example of an episode without a model, for `rlcore preview`: the turns are texts of the author, or ours."""
 
 from __future__ import annotations
 

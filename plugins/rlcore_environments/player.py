@@ -151,10 +151,9 @@ class Player:
 
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""
-        loop = EpisodeSampler(
-            ExampleTurns(self.factory.example_turns), self.factory, evolve(self.options, max_failed=1.0, max_turns=MOST),
-            self.dialogue, _row_of,
-        )  # fmt: skip
+        turns: Any = ExampleTurns(self.factory.example_turns)
+        options = evolve(self.options, max_failed=1.0, max_turns=MOST)
+        loop = EpisodeSampler(turns, self.factory, options, self.dialogue, _row_of)
         batch = loop(stand_in(tokenizer), [prompt], self.config.gen, row_seeds=[0])
         return to_sample(batch), batch.arguments["transcript"][0]
 

@@ -204,9 +204,9 @@ def isolated_factory(environment: Any, python: str | None, *, one_each: bool) ->
 
     shutdown: Callable[[], None] = workers.close
     if one_each:
-        own = None if not about["has_rows"] else {split: worker.call("rows", split=split) for split in ("train", "eval")}
+        own = {split: worker.call("rows", split=split) for split in ("train", "eval") if about["has_rows"]}
         worker.close()
-        rows_of = None if own is None else own.__getitem__
+        rows_of = own.__getitem__ if own else None
     else:
         rows_of = rows if about["has_rows"] else None
     return Factory(

@@ -1,8 +1,8 @@
 """The loop of episodes: sample a turn of all live ones as one batch, give each turn to its environment, and go on.
 
 It calls any sampler, and is one itself. A turn is given to its environment as soon as the sampler reports it, while
-other turns are still being sampled; the next batch begins when all environments have answered, so that the rows of every
-batch, and with them the results, do not depend on how long an environment takes.
+other turns are still being sampled; the next batch begins when all environments have answered, so that the rows of
+every batch, and with them the results, do not depend on how long an environment takes.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class EpisodeSampler:
         episodes = [Episode(i, prompt, int(seed)) for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))]
         for episode in episodes:
             episode.begin()
-        loop = _Loop(self, policy, sampling, self._make_dialogue(policy.tokenizer), generator, logit_mask)
+        loop = _Play(self, policy, sampling, self._make_dialogue(policy.tokenizer), generator, logit_mask)
         try:
             loop.open(episodes)
             while live := [episode for episode in episodes if not episode.end]:
@@ -131,7 +131,7 @@ class EpisodeSampler:
             )  # fmt: skip
 
 
-class _Loop:
+class _Play:
     """One call of the sampler of episodes."""
 
     def __init__(
@@ -234,7 +234,7 @@ class _Loop:
         pending: list[tuple[Episode, Pending]],
     ) -> None:
         """Append sampled turns to their episodes, and call the environments with them."""
-        before = [Prompt("", episode.tokens[-BEFORE:] and tuple(episode.tokens[-BEFORE:])) for episode in episodes]
+        before = [Prompt("", tuple(episode.tokens[-BEFORE:])) for episode in episodes]
         texts = render_outputs(self.policy.tokenizer, part, before, sampling.stop_sequences)
         mask = part.action_mask
         columns = {

@@ -97,7 +97,7 @@ def schema_of(function: Any) -> dict[str, Any]:
     Raises:
         ConfigError: it is no function, or its hints or docstring are incomplete.
     """
-    from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import get_json_schema
 
     if not callable(function):
         raise ConfigError(f"tools: {function!r:.80} is not callable; give functions")

@@ -20,10 +20,10 @@ from typing import Any
 FIELDS = ("messages", "reward", "done", "truncated", "info")
 
 
-class Turn:
+class RemoteTurn:
     """What the policy wrote; the attributes are those of `rlcore.protocols.Turn`."""
 
-    def __init__(self, text: str, index: int, truncated: bool, tool_calls: list[Any]) -> None:  # noqa: FBT001
+    def __init__(self, text: str, index: int, truncated: bool, tool_calls: list[Any]) -> None:
         self.text, self.index, self.truncated, self.tool_calls = text, index, truncated, tuple(tool_calls)
 
 
@@ -59,7 +59,7 @@ class Server:
             self.environments[episode] = self.make()
             return self._finished(self.environments[episode].reset(arguments["row"], seed=arguments["seed"]))
         if method == "step":
-            return self._finished(self.environments[episode].step(Turn(**arguments)))
+            return self._finished(self.environments[episode].step(RemoteTurn(**arguments)))
         environment = self.environments.pop(episode, None)
         close = getattr(environment, "close", None)
         return self._finished(close()) and None if callable(close) else None

@@ -79,10 +79,11 @@ def _read(settings: TrainConfig, where: str, num_rows: int) -> list[Shown]:
         found.append(show_rows(name, rows, source, tokenizer, data, context=context, num_rows=num_rows))
         if player is not None and name == "prompts":
             episode, transcript = player.example(rows[0], tokenizer)
-            (shown,) = show_rows(EPISODE, [episode], None, tokenizer, data, context=context).rows
+            lengths = show_rows(EPISODE, [episode], None, tokenizer, data, context=context)
+            (shown,) = lengths.rows
             said = {f"{i} {each['role']}": each["content"] for i, each in enumerate(transcript)}
             one = attrs.evolve(shown, values={**shown.values, **said})
-            found.append(attrs.evolve(show_rows(EPISODE, [episode], None, tokenizer, data, context=context), rows=[one]))
+            found.append(attrs.evolve(lengths, rows=[one]))
     if player is not None:
         player.close()
     return found

@@ -4,6 +4,7 @@ import warnings
 
 from rlcore.protocols.algorithms import OptimizerBuilder, RolloutStore, Sampler, SchedulerBuilder, Trainer
 from rlcore.protocols.decoders import Decoder, DecoderRequest, DecodeStep
+from rlcore.protocols.environments import Environment, EnvironmentFactory, EpisodePlayer, Step, Turn
 from rlcore.protocols.learners import (
     Architecture,
     Head,
@@ -35,6 +36,9 @@ __all__ = [
     "Decoder",
     "DecoderRequest",
     "Divisible",
+    "Environment",
+    "EnvironmentFactory",
+    "EpisodePlayer",
     "Head",
     "HeadBuilder",
     "Learner",
@@ -56,9 +60,11 @@ __all__ = [
     "SizedVocabulary",
     "SourcePipeline",
     "SteeringHead",
+    "Step",
     "Tokenizer",
     "Trainer",
     "Trunk",
+    "Turn",
 ]
 
 

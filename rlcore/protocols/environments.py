@@ -92,19 +92,36 @@ class EpisodePlayer(Protocol):
     """Plays episodes of a run's environment, as a plugin returns it for the hook `play_environment`."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]] | None:
-        """Return the environment's own rows of `train` or `eval`; None if it has none."""
+        """Return the environment's own rows; None if it has none.
+
+        Args:
+            split: `train` or `eval`.
+        """
         ...
 
     def pipeline(self, pipeline: PromptPipeline) -> PromptPipeline:
-        """Return a pipeline that adds the first messages of the environment to the prompts of another one."""
+        """Return a pipeline that adds the first messages of the environment to the prompts of another one.
+
+        Args:
+            pipeline: the pipeline that the run has chosen.
+        """
         ...
 
     def sampler(self, sampler: Sampler) -> Sampler:
-        """Return a sampler of whole episodes that samples each turn with another one; it returns `Episodes`."""
+        """Return a sampler of whole episodes, which returns `rlcore.types.Episodes`.
+
+        Args:
+            sampler: the sampler that the run has chosen; it samples each turn.
+        """
         ...
 
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
-        """Return an episode without a model, for a preview: its tokens, and who said what."""
+        """Return an episode without a model, for a preview: its tokens, and who said what.
+
+        Args:
+            prompt: a prompt with the environment's first messages.
+            tokenizer: the policy's tokenizer.
+        """
         ...
 
     def close(self) -> None:

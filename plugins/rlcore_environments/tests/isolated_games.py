@@ -29,6 +29,6 @@ class Dice:
         if text == "raise":
             raise ValueError("no such door")
         if text == "print":
-            print("this is no answer")  # noqa: T201
+            print("this is no answer")
             sys.stdout.flush()
         return {"messages": "on", "reward": float(len(text)), "done": turn.index == 1, "info": {"pid": os.getpid()}}  # type: ignore[attr-defined]

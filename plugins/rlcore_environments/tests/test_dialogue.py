@@ -1,4 +1,4 @@
-"""The tokens of a dialogue are those of one rendering of the whole, and an environment cannot speak as the assistant."""
+"""A dialogue has the tokens of one rendering of the whole, and an environment cannot speak as the assistant."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -47,8 +48,11 @@ def fail(*_: Any) -> Any:
 
 BAD: dict[str, tuple[Callable[[Any, Turn], Any], str]] = {
     "raises": (fail, "episode 1, turn 1: the environment raised ValueError: no such door"),
-    "exits": (lambda *_: exit(3), "episode 1, turn 1: the environment raised SystemExit: 3"),
-    "is nan": (lambda *_: Step("x", reward=math.nan), "episode 1, turn 1: step returned the reward nan, which is not finite"),
+    "exits": (lambda *_: sys.exit(3), "episode 1, turn 1: the environment raised SystemExit: 3"),
+    "is nan": (
+        lambda *_: Step("x", reward=math.nan),
+        "episode 1, turn 1: step returned the reward nan, which is not finite",
+    ),
     "is nan by name": (
         lambda *_: Step("x", reward={"form": math.inf}),
         "episode 1, turn 1: step returned the reward inf ('form'), which is not finite",

@@ -65,8 +65,13 @@ def test_a_process_may_have_the_python_of_another_virtual_environment(tmp_path: 
 
 
 def test_what_cannot_be_isolated_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"cannot be sent to another process .*name it as environment='module:attribute'"):
-        play(lambda: Dice(), ["a"], isolate="process")
+    def local() -> Dice:
+        return Dice()
+
+    with pytest.raises(
+        ConfigError, match=r"cannot be sent to another process .*name it as environment='module:attribute'"
+    ):
+        play(local, ["a"], isolate="process")
     with pytest.raises(ConfigError, match="could not load it: ModuleNotFoundError: No module named 'no_such_games'"):
         play("no_such_games:Dice", ["a"], isolate="process")
     with pytest.raises(ConfigError, match=r"data\.episodes\.python = '/no/python': cannot be started: No such file"):

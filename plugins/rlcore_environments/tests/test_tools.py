@@ -99,9 +99,8 @@ def test_several_calls_are_read_in_their_order() -> None:
         '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool_call>{"name": "g", "arguments": {}}</tool_call>'
     )
     assert [call["name"] for call in parse_calls(text)] == ["f", "g"]
-    assert [call["name"] for call in parse_calls('{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}')] == [
-        "f", "g",
-    ]  # fmt: skip
+    bare = '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}'
+    assert [call["name"] for call in parse_calls(bare)] == ["f", "g"]
 
 
 def answers(tools: Tools, *calls: dict[str, Any]) -> list[str]:

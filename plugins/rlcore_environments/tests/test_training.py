@@ -154,6 +154,6 @@ def test_what_cannot_be_used_is_refused(given: Any, error: Any, message: str, tm
 def test_the_core_names_the_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-environments")
     with pytest.raises(
-        ConfigError, match="data.environment = .*comes with rlcore-environments, which is installed, but disabled"
+        ConfigError, match=r"data\.environment = .*comes with rlcore-environments, which is installed, but disabled"
     ):
         run(tmp_path, trainer={"name": "reinforce", "rollouts": 4})

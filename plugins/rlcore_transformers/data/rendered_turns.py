@@ -32,7 +32,7 @@ _LONGEST_TAG = 64
 
 
 @attrs.frozen
-class Turn:
+class RenderedTurn:
     """An assistant's turn as the last one of a conversation.
 
     Attributes:
@@ -54,7 +54,7 @@ class Turn:
     diverges: bool = False
 
 
-def find_turns(tokenizer: PreTrainedTokenizerBase, chat: Chat, data: DataConfig) -> list[Turn]:
+def find_turns(tokenizer: PreTrainedTokenizerBase, chat: Chat, data: DataConfig) -> list[RenderedTurn]:
     """Render the turns of a conversation that are trained on.
 
     With `data.turns: each`, the content of a message takes the place that the template gives to contents if the
@@ -102,7 +102,7 @@ class _Message:
         while self.word in self.plain:
             self.word += "q"
 
-    def turn(self) -> Turn:
+    def turn(self) -> RenderedTurn:
         """Return the turn."""
         if self.is_marked:
             return self._marked_turn()
@@ -124,9 +124,9 @@ class _Message:
         alone, followed = plain[end:], self._tail_before_question()
         size = count_common(alone, alone if followed is None else followed)
         places = (end - start, end - start + size)
-        return Turn(self.name, prompt, plain[start:], places, diverges=followed is None or size < len(alone))
+        return RenderedTurn(self.name, prompt, plain[start:], places, diverges=followed is None or size < len(alone))
 
-    def _marked_turn(self) -> Turn:
+    def _marked_turn(self) -> RenderedTurn:
         prompt, start = self._check(self.plain, *self._split(self.plain))
         messages, places = [*self.before, self.message], list[int]()
         encoded = apply_template(
@@ -146,7 +146,7 @@ class _Message:
         answers = (text.rpartition("</think>")[2] for text in _texts(self.message.get("content")))
         if not marked or not all(_squash(text) in _squash(marked) for text in answers):
             self._refuse("content", marked)
-        return Turn(self.name, prompt, self.plain[start:], tuple(places), is_marked=True)
+        return RenderedTurn(self.name, prompt, self.plain[start:], tuple(places), is_marked=True)
 
     def _split(self, plain: str) -> tuple[str, int, bool]:
         """Return the prompt, where the turn goes on after it in a rendering, and whether the prompt begins the turn.

@@ -16,7 +16,7 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.chat import Chat, check_roles
 from rlcore_transformers.data.offsets import count_common, encode_places
-from rlcore_transformers.data.rendered_turns import Turn, find_turns
+from rlcore_transformers.data.rendered_turns import RenderedTurn, find_turns
 from rlcore_transformers.data.tokens import encode, end_of_turn, eos_id, missing_opening, rendered_opening, special_ids
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _CHATS = 256
 class _Row:
     """The tokens of a turn: those of its prompt, and those after it with a mask of the chosen ones."""
 
-    turn: Turn
+    turn: RenderedTurn
     prompt: list[int]
     answer: list[int]
     chosen: list[bool]
@@ -91,7 +91,7 @@ def _tokenise(
         ]
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn], data: DataConfig) -> Iterator[_Row]:
+def _encode(tokenizer: PreTrainedTokenizerBase, turns: Sequence[RenderedTurn], data: DataConfig) -> Iterator[_Row]:
     def name(i: int) -> str:
         return turns[i].name
 
@@ -108,7 +108,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn], data: Dat
 
 
 def _chosen(
-    tokenizer: PreTrainedTokenizerBase, turn: Turn, ids: list[int], counts: list[int], special: frozenset[int]
+    tokenizer: PreTrainedTokenizerBase, turn: RenderedTurn, ids: list[int], counts: list[int], special: frozenset[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield the beginnings and ends of the chosen tokens of a turn."""
     if turn.is_marked:
@@ -138,7 +138,7 @@ def _join(rows: Sequence[_Row]) -> tuple[list[int], list[bool]]:
     return ids, mask
 
 
-def _describe_difference(turn: Turn, last: Turn) -> str:
+def _describe_difference(turn: RenderedTurn, last: RenderedTurn) -> str:
     alone, whole = turn.prompt + turn.text, last.prompt + last.text
     common = count_common(alone, whole)
     begin = max(common - 10, 0)
