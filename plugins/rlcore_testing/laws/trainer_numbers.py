@@ -32,8 +32,8 @@ def a_bad_number_stops_the_run_or_is_counted(subject: Subject) -> None:
     """NaN, an infinity or 1e30 in one place ends the run with an error, or is counted in a metric `.../skipped`.
 
     The places: the reward of one output; the gradient of one weight; one activation; one log-prob, with and without
-    gradients; one log-prob of the reference, and so the KL; one value; one Q-value; one score. A number that is finite
-    may also show in a metric, as one above 1e15. Weights stay finite.
+    gradients; one log-prob of the reference, and so the KL; one value; one output of a further head; one score. A
+    number that is finite may also show in a metric, as one above 1e15. Weights stay finite.
     """
     with TemporaryDirectory() as root:
         tiny = Tiny.of(subject, root, options=eager_options(subject), steps=1, rollouts="sampled")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from rlcore.types import PolicyOutputs, Trajectories
 
 PLACES = (
-    "reward", "gradient", "activation", "logprobs", "old_logprobs", "ref_logprobs", "values", "q_values", "scores",
+    "reward", "gradient", "activation", "logprobs", "old_logprobs", "ref_logprobs", "values", "heads", "scores",
 )  # fmt: skip
 """Where the number is put: into the reward of one output, the gradient of one weight, the output of the module of this
 weight in a forward pass with gradients, or into what a policy returns for one token. `old_logprobs` are those of
 `policy.score` without gradients, `ref_logprobs` those of `policy.reference_score`, from which trainers compute a KL;
-`scores` are those of a scorer."""
+`heads` are the first outputs of the heads that an algorithm brought, `scores` those of a scorer."""
 VALUES = (math.nan, math.inf, -math.inf, 1e30)
 
 
@@ -79,16 +79,25 @@ class Spoiler:
             if isinstance(outputs, Tensor):
                 return self._spoiled(outputs) if self.place == "scores" else outputs
             name = self._field()
-            found = getattr(outputs, name, None) if isinstance(outputs, PolicyOutputs) and name else None
-            if found is None or not bool(batch.action_mask[0].any()):
+            if not (isinstance(outputs, PolicyOutputs) and name and bool(batch.action_mask[0].any())):
                 return outputs
             at = int(batch.action_mask[0].nonzero()[0, 0])
-            self.count += 1
-            added = torch.zeros_like(found)
-            added[..., 0, at] = self.value
-            return attrs.evolve(outputs, **{name: found + added})
+            found: Any = getattr(outputs, name)
+            if not isinstance(found, Mapping):
+                changes: dict[str, Any] = {} if found is None else {name: self._at(found, at)}
+                return attrs.evolve(outputs, **changes)
+            first = next(iter(found), None)
+            changed = {} if first is None else {first: self._at(found[first], at)}
+            return attrs.evolve(outputs, heads={**found, **changed})
 
         return spoiled
+
+    def _at(self, found: Tensor, column: int) -> Tensor:
+        """Return outputs with the number at a token of the first sequence."""
+        self.count += 1
+        added = torch.zeros_like(found)
+        added[..., 0, column] = self.value
+        return found + added
 
     def _field(self) -> str:
         """Return the field of the outputs of the present call that contains the place; "" if none does."""
@@ -96,7 +105,7 @@ class Spoiler:
             return "logprobs" if torch.is_grad_enabled() else ""
         if self.place == "old_logprobs":
             return "" if torch.is_grad_enabled() else "logprobs"
-        return {"ref_logprobs": "logprobs", "values": "values", "q_values": "q_values"}.get(self.place, "")
+        return {"ref_logprobs": "logprobs", "values": "values", "heads": "heads"}.get(self.place, "")
 
     def _spoiled(self, numbers: Tensor) -> Tensor:
         self.count += 1
