@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openenv_options import make
 
 import rlcore_openenv
-from rlcore.config import structure
 from rlcore.errors import ConfigError
-from rlcore_openenv.config import OpenEnvConfig
-from rlcore_openenv.episodes import OpenEnv
-from rlcore_openenv.factory import make_factory
 
 URL = "http://127.0.0.1:1"
-
-
-def make(**options: Any) -> OpenEnv:
-    return make_factory(structure(OpenEnvConfig, options, where="test", path="data.environment"))
 
 
 def test_rows_of_the_two_splits_share_no_seed() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_options import make
+from openenv_options import make
 
 import rlcore
 from rlcore.protocols import Turn

@@ -1,0 +1,106 @@
+"""Tasks of the real library, in a Python of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verifiers_options import make
+
+import rlcore
+from rlcore.protocols import Turn
+from rlcore_environments.process import RemoteError, isolated_factory
+from rlcore_testing import Case, conformance
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import environments
+from rlcore_testing.small import make_llama, make_tokenizer
+
+pytestmark = pytest.mark.slow
+CASES = [
+    case
+    for case in conformance("rlcore-verifiers", options={"verifiers": {"taskset": "arithmetic_tasks"}})
+    if case.values[0].law in laws_in(environments)
+    and case.values[0].law.name != "another_process_plays_the_same_episode"  # it loads the environment in this Python
+]
+
+
+@pytest.fixture
+def remote(verifiers_python: str) -> Iterator[Callable[..., Any]]:
+    """Yield a function that returns a factory of episodes in a process with the other Python."""
+    made: list[Any] = []
+
+    def build(**options: Any) -> Any:
+        made.append(isolated_factory(make(**options), verifiers_python, one_each=False))
+        return made[-1]
+
+    yield build
+    for factory in made:
+        factory.shutdown()
+
+
+def test_rewards_and_metrics_are_those_of_the_task(remote: Any) -> None:
+    factory = remote(options={"system": "Add."}, success_reward=2.0)
+    assert factory.max_turns == 1
+    for said, reward in (("6", 2.0), ("7", 0.0)):  # the weight of the reward is 2
+        answer = factory.make()
+        assert answer.reset({"task": 3}, seed=0) == [
+            {"role": "system", "content": "Add."}, {"role": "user", "content": "3 plus 3 is"},
+        ]  # fmt: skip
+        step = answer.step(Turn(said, 0))
+        assert (step["reward"], step["done"]) == ({"exact": reward}, True)
+        assert step["info"] == {"letters": 1.0, "success": reward == 2.0}
+        with pytest.raises(RemoteError, match="after the answer"):
+            answer.step(Turn(said, 1))
+
+
+def test_rows_of_the_two_splits_share_no_task(remote: Any) -> None:
+    factory = remote(options={"count": 6}, eval_rows=2)
+    assert factory.own_rows("eval") == [{"task": 0}, {"task": 1}]
+    assert factory.own_rows("train") == [{"task": 2}, {"task": 3}, {"task": 4}, {"task": 5}]
+    assert remote(eval_rows=0, train_rows=1).own_rows("eval") is None
+
+
+def test_answers_in_turns_are_the_same_as_one_after_the_other(remote: Any) -> None:
+    factory = remote()
+    first, second = factory.make(), factory.make()
+    assert first.reset({"task": 1}, seed=0) == [{"role": "user", "content": "1 plus 1 is"}]
+    assert second.reset({"task": 4}, seed=0) == [{"role": "user", "content": "4 plus 4 is"}]
+    assert first.step(Turn("2", 0))["reward"] == {"exact": 2.0}
+    assert second.step(Turn("2", 0))["reward"] == {"exact": 0.0}
+
+
+def test_failures_are_raised(remote: Any) -> None:
+    answer = remote().make()
+    answer.reset({"task": 1}, seed=0)
+    with pytest.raises(RemoteError, match="ArithmeticError: no such sum"):
+        answer.step(Turn("raise", 0))
+    with pytest.raises(RemoteError, match="the taskset 'arithmetic_tasks' has 12 tasks or fewer; lower eval_rows"):
+        remote(eval_rows=12).own_rows("train")
+    with pytest.raises(RemoteError, match="no_such_tasks"):
+        remote(taskset="no_such_tasks").own_rows("train")
+    with pytest.raises(RemoteError, match="counts"):
+        remote(options={"counts": 3}).own_rows("train")
+
+
+@pytest.mark.parametrize("law", CASES)
+def test_law_of_environments(law: Case, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "rlcore_environments.factory.factory_of", lambda given: remote(eval_rows=2)
+    )  # in the other Python
+    law()
+
+
+def test_grpo_trains_two_steps(verifiers_python: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "tokenizer": make_tokenizer(), "trainer": {"name": "grpo", "rollouts": 8, "num_generations": 4},
+        "gen": {"max_new_tokens": 3}, "loggers": [],
+        "run": {"root": str(tmp_path), "name": "run", "steps": 2, "report": False},
+        "environment": {"name": "verifiers", "taskset": "arithmetic_tasks", "eval_rows": 4},
+        "data": {"episodes": {"isolate": "process", "python": verifiers_python}},
+    }  # fmt: skip
+    result = rlcore.train(make_llama(), **given)
+    assert result.metrics["episode/turns"] == result.metrics["eval/episode/done"] == 1.0
+    assert 0.0 < result.metrics["environment/letters"] <= 3.0
+    assert result.metrics["environment/exact"] == result.metrics["reward/mean"] == 0.0  # the policy writes letters

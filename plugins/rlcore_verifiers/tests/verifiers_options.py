@@ -1,0 +1,15 @@
+"""The factory of the tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlcore.config import structure
+from rlcore_verifiers.config import VerifiersConfig
+from rlcore_verifiers.episodes import Verifiers
+from rlcore_verifiers.factory import make_factory
+
+
+def make(**options: Any) -> Verifiers:
+    given = {"taskset": "arithmetic_tasks", **options}
+    return make_factory(structure(VerifiersConfig, given, where="test", path="data.environment"))
