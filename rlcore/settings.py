@@ -266,7 +266,7 @@ class DataConfig:
         "episodes of several turns; its rewards count as the reward `environment`",
     )
     episodes: Mapping[str, Any] = option(
-        {}, "limits of episodes, such as `max_turns`; `rlcore show episodes` lists them"
+        {}, "limits of episodes, such as `max_turns`, and what happens to those that fail"
     )
     prompt_pipeline: Any = option(
         None,

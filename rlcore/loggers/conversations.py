@@ -14,11 +14,26 @@ def display_row(row: Mapping[str, Any]) -> dict[str, Any]:
         row: a row of completions.jsonl or rollouts.jsonl, or one that `Logger.completions` receives.
 
     Returns:
-        The row without `messages`; if it had any, its `prompt` has a line `role: text` for each message.
+        The row without `messages` and `transcript`. If it had messages, its `prompt` has a line `role: text` for each
+        of them; if it had a transcript, so has its `output`, with the reward of each turn.
     """
-    turns = turns_of(row.get("messages"))
-    shown = {key: value for key, value in row.items() if key != "messages"}
-    return shown | {"prompt": "\n".join(f"{role}: {text}" for role, text in turns)} if turns else shown
+    shown = {key: value for key, value in row.items() if key not in ("messages", "transcript")}
+    if turns := turns_of(row.get("messages")):
+        shown["prompt"] = _lines(turns)
+    if row.get("transcript"):
+        shown["output"] = transcript_text(row["transcript"])
+    return shown
+
+
+def transcript_text(transcript: Any) -> str:
+    """Return who said what in an episode, one line for each message, with the reward of each turn."""
+    rewards = [each.get("reward") for each in transcript if isinstance(each, Mapping)]
+    turns = zip(turns_of(transcript), rewards, strict=True)
+    return _lines([(role if reward is None else f"{role} ({reward:+g})", text) for (role, text), reward in turns])
+
+
+def _lines(turns: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"{role}: {text}" for role, text in turns)
 
 
 def turns_of(messages: Any) -> list[tuple[str, str]]:

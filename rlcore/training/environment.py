@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from rlcore.errors import ConfigError, InputsError
 from rlcore.plugins.choice import Choice, Chooser
-from rlcore.plugins.registry import first_result, registries, require_provider
+from rlcore.plugins.providers import first_result, require_provider
+from rlcore.plugins.registry import registries
 from rlcore.protocols import EpisodePlayer
 from rlcore.settings import TrainConfig
 from rlcore.training.inputs import Inputs, refuse_descriptions
@@ -19,7 +20,7 @@ REWARD = "environment"
 OPTION = "data.environment"
 
 
-def with_tools(environment: Any, tools: Sequence[Callable[..., Any]] | None) -> Any:
+def with_tools(environment: Any, tools: Any) -> Any:
     """Return the environment of a run to which a program passed `tools`: the environment `tools` with these functions.
 
     Raises:
@@ -29,7 +30,7 @@ def with_tools(environment: Any, tools: Sequence[Callable[..., Any]] | None) -> 
         return environment
     if environment is not None:
         raise InputsError("environment and tools: pass one of them; an environment declares its own tools")
-    if isinstance(tools, str) or not isinstance(tools, Sequence) or not all(map(callable, tools)) or not tools:
+    if not isinstance(tools, (list, tuple)) or not tools or not all(map(callable, tools)):
         raise InputsError(f"tools = {tools!r:.80}: must be a list of functions")
     return {"name": "tools", "functions": list(tools)}
 
@@ -68,8 +69,10 @@ def reward_forms(inputs: Inputs) -> Any:
 
 def _names_reward(entry: Any) -> bool:
     if isinstance(entry, Mapping):
-        return entry.get("fn", entry.get("name")) == REWARD
-    return entry == REWARD or (isinstance(entry, (list, tuple)) and len(entry) == 2 and entry[0] == REWARD)
+        entry = entry.get("fn", entry.get("name"))
+    elif isinstance(entry, (list, tuple)) and len(entry) == 2:
+        entry = entry[0]
+    return isinstance(entry, str) and entry == REWARD
 
 
 def open_player(choice: Choice | None, inputs: Inputs, config: TrainConfig) -> EpisodePlayer:

@@ -18,6 +18,7 @@ from rlcore.dropout import is_stochastic
 from rlcore.safe_text import redact
 from rlcore.sampling.sampler_checks import takes_row_seeds
 from rlcore.settings import to_record
+from rlcore.training.inputs import describe_input
 from rlcore.training.run import Run
 from rlcore.training.run_components import Chosen
 
@@ -44,7 +45,7 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
             "model": {**model, **_model(run)},
             "gen": config["gen"],
             "sampler": {"name": sampler.component.lasting_name, **(redact(unstructure(sampler.options)) or {})},
-            "data": {**_rows(run), "reward_fn": _rewards(run, chosen)},
+            "data": {**_rows(run), "reward_fn": _rewards(run, chosen), **_environment(run, chosen)},
             "run": {"seed": run.config.run.seed, "mixed_precision": run.ranks.mixed_precision},
         }
     )
@@ -81,6 +82,19 @@ def _rows(run: Run) -> dict[str, Any]:
         rows["samples"] = f"stream, first {fingerprint_rows(stream.head())}"
     mask = run.sampling.logit_mask if given["logit_mask"] else None
     return rows | {"logit_mask": None if mask is None else fingerprint_table(mask)}
+
+
+def _environment(run: Run, chosen: Chosen) -> dict[str, Any]:
+    """Describe the environment and the limits of its episodes; nothing in a run without one."""
+    given, choice = run.data.inputs.environment, chosen.environment
+    if given is None:
+        return {}
+    if choice is not None:
+        options = unstructure(choice.options) or {}
+        about = describe_bound(choice.component.lasting_name, describe_input(redact(options)))
+    else:
+        about = given if isinstance(given, str) else describe_function(given)
+    return {"environment": about, "episodes": unstructure(run.config.data.episodes) or None}
 
 
 def _rewards(run: Run, chosen: Chosen) -> dict[str, str]:

@@ -11,7 +11,9 @@ import torch
 from env_games import TEMPLATE, Echo
 
 import rlcore
-from rlcore.errors import ConfigError, InputsError, UnknownEnvironment
+from rlcore.cli import main
+from rlcore.errors import ConfigError, InputsError, RLCoreError, UnknownEnvironment
+from rlcore.loggers.conversations import display_row
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 TRAINERS: dict[str, dict[str, Any]] = {
@@ -157,3 +159,25 @@ def test_the_core_names_the_package_that_is_missing(tmp_path: Path, monkeypatch:
         ConfigError, match=r"data\.environment = .*comes with rlcore-environments, which is installed, but disabled"
     ):
         run(tmp_path, trainer={"name": "reinforce", "rollouts": 4})
+
+
+def test_a_run_with_another_environment_does_not_go_on_by_itself(tmp_path: Path) -> None:
+    trainer = {"name": "reinforce", "rollouts": 4}
+    run(tmp_path, trainer=trainer, run=at(tmp_path, steps=1))
+    with pytest.raises(RLCoreError, match=r"data\.environment"):
+        run(tmp_path, trainer=trainer, environment=Fails, run=at(tmp_path, steps=2, resume="auto"))
+    with pytest.raises(RLCoreError, match=r"data\.episodes\.max_turns"):
+        run(tmp_path, trainer=trainer, data={"episodes": {"max_turns": 2}}, run=at(tmp_path, steps=2, resume="auto"))
+
+
+def test_turns_are_shown_with_their_speakers_and_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(tmp_path, trainer={"name": "reinforce", "rollouts": 4}, run=at(tmp_path, steps=1, report=True))
+    first = lines(result, "rollouts.jsonl")[0]
+    shown = display_row(first)["output"].splitlines()
+    said = [f"{each['role']} ({each['reward']:+g}): {each['content']}" for each in first["transcript"][::2]]
+    assert shown[::2] == said
+    assert all(line.startswith("user: ") for line in shown[1::2])
+    capsys.readouterr()
+    assert main(["rollouts", str(result.run_dir), "--step", "1"]) == 0
+    assert "assistant (" in capsys.readouterr().out
+    assert "assistant (" in (result.run_dir / "report.html").read_text()
