@@ -3,6 +3,9 @@
 A plugin is a module that imports no torch and is named in the entry-point group `rlcore`. A `register_*` hook adds
 components that users choose by name, an `on_*` hook observes a run, and `wrap_component` wraps what another component
 builds. No hook is called per token.
+
+Where a hook has one result, plugins are asked in the order of pluggy: those marked `tryfirst`, then the plugin that was
+registered last. The first result that is not None is used, and the others are not asked.
 """
 
 from __future__ import annotations
@@ -60,6 +63,11 @@ class Register(Protocol):
         formerly: str = "",
     ) -> None:
         """Register a component.
+
+        What a run calls depends on the kind. A trainer or logger is called as `target(config, run)`, with None for
+        `config` if it has no options. A store is called as `target()`, or `target(config)` if it has options. Samplers,
+        pipelines, rewards and environments are used as they are, or, if they have options, `target(config)` returns
+        what is used. Architectures, optimizers, schedules, shardings and commands have protocols of their own.
 
         Args:
             name: the short name that users write in a configuration; its full name is `dist:name`.
@@ -151,9 +159,9 @@ def register_rewards(register: Register) -> None:
             returns the reward function. An optional method `open(run)` of the reward function is called once, before
             the first call in a run, with a `rlcore.protocols.RunView`; an error in it ends the run. An optional method
             `close()` is called once at the end of the run, to end processes or free memory; called again after it, the
-            function starts anew. The name
-            `reward_model` stands for a model of `transformers`, or its folder, that is given in place of a function;
-            its option `path` receives it.
+            function starts anew. If a
+            user passes a model of `transformers`, or its folder, in place of a function, the reward called
+            `reward_model` is used, with it as the option `path`.
     """
 
 
@@ -304,7 +312,7 @@ def on_run_closed(run: RunView, error: BaseException | None) -> None:
 def adapt_observer(observer: Any) -> object | None:
     """Return the observer that stands for an object of another library in `rlcore.train(observers=[...])`, or None.
 
-    Called once for each object before the run is built; the first result in registration order is used.
+    Called once for each object before the run is built, until a plugin has a result.
 
     Args:
         observer: the object that the user passed, such as a callback of another trainer.
@@ -320,7 +328,7 @@ def adapt_reward_arguments(
 ) -> Mapping[str, Any] | None:
     """Return the arguments in the form of another library, for a function that is written for it, or None.
 
-    Called for reward and metric functions that name a parameter which is no argument; the first result is used.
+    Called for reward and metric functions that name a parameter which is no argument, until a plugin has a result.
 
     Args:
         parameters: those in the function's signature.
@@ -335,9 +343,9 @@ def adapt_reward_arguments(
 def make_decoder(request: DecoderRequest) -> Decoder | None:
     """Return a decoder of a batch of prompts that is faster than the policy's own, or None.
 
-    Called once for each batch that `causal_lm` samples, by its built-in sampler or another; the first result in
-    registration order is used. The decoder must compute what the model does, up to rounding, so that sampled tokens do
-    not depend on the installed plugins.
+    Called once for each batch that a policy of the architecture `causal_lm` decodes, until a plugin has a result. The
+    decoder must compute what the model does, up to rounding, so that sampled tokens do not depend on the installed
+    plugins.
 
     Args:
         request: the model, the prompts, and how many tokens and waiting prompts may follow.
@@ -351,7 +359,7 @@ def make_decoder(request: DecoderRequest) -> Decoder | None:
 def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer | None:
     """Return what plays the episodes of a run with `data.environment`, or None.
 
-    Called once in such a run, before the model is built; the first result in registration order is used.
+    Called once in such a run, before the model is built, until a plugin has a result.
 
     Args:
         environment: what a plugin registered, built with its options, or what the user passed to `rlcore.train`.
@@ -386,8 +394,7 @@ class Uploader(Protocol):
 def find_uploader() -> Uploader | None:
     """Return what uploads trained models, or None.
 
-    Called for the option `run.push_to_hub`, and by `result.push_to_hub`; the first plugin with an uploader in
-    registration order is used.
+    Called for the option `run.push_to_hub`, and by `result.push_to_hub`, until a plugin has a result.
 
     Returns:
         None, or an object with the methods `check` and `push` of `rlcore.hookspecs.Uploader`.
@@ -446,7 +453,7 @@ class StagedFiles(Protocol):
 def find_parallel_files() -> ParallelFiles | None:
     """Return what writes and reads checkpoints whose tensors all processes write in parallel, or None.
 
-    Called for `checkpoint.format=dcp`, and where such a checkpoint is read; the first result is used.
+    Called for `checkpoint.format=dcp`, and where such a checkpoint is read, until a plugin has a result.
 
     Returns:
         None, or an object with the methods `check_shared`, `stage` and `read` of `rlcore.hookspecs.ParallelFiles`.

@@ -1,6 +1,6 @@
 """Tensor maths shared by algorithms: pure functions of torch alone, with keyword-only hyper-parameters.
 
-Shapes: B sequences, T tokens, N chosen tokens, V vocabulary. Column t of every array refers to token t
+Shapes: B sequences, T tokens, N chosen tokens, V vocabulary. Position t of every array refers to token t
 (see `rlcore.types`).
 """
 

@@ -6,9 +6,10 @@ import attrs
 
 from generators.docstrings import Docstring, Undocumented, read, signature
 from generators.protocols import methods
+from rlcore.training.former_names import FORMER
 from rlcore.training.models import Models
 from rlcore.training.progress import Closing, Progress
-from rlcore.training.run import FORMER, Run
+from rlcore.training.run import Run
 from rlcore.training.run_data import RunData
 from rlcore.training.run_sampling import Sampling
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import difflib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 
 from rlcore import errors
-from rlcore.components import KINDS, Component, describe_error, normalise
+from rlcore.components import KINDS, Component, normalise
 from rlcore.config.synonyms import find_synonym
 from rlcore.plugins.builtin import how_to_install, published
 from rlcore.plugins.discovery import Discovery, Plugin, discover
-from rlcore.plugins.switches import is_on, one_by_one, selection
+from rlcore.plugins.switches import is_on, selection
 
 if TYPE_CHECKING:
-    from rlcore.hookspecs import ParallelFiles, Uploader
     from rlcore.protocols import (
         Architecture,
         Command,
@@ -118,7 +117,7 @@ class Registry(Generic[T]):
         synonym = find_synonym(name, self.kind)
         if synonym and (synonym.ours in here or synonym.ours in elsewhere):
             options, known = f" with {synonym.how}" if synonym.how else "", synonym.ours in here
-            source = "" if known else f", which {_describe_source(elsewhere[synonym.ours], self._plugins)}"
+            source = "" if known else f", which {describe_source(elsewhere[synonym.ours], self._plugins)}"
             return f" Use {KINDS[self.kind]} '{synonym.ours}'{options}{source}."
         dist, colon, short = name.rpartition(":")
         exact = f"{normalise(dist)}{colon}{short}"
@@ -129,8 +128,8 @@ class Registry(Generic[T]):
         if near and near[0] in here:
             text = f" Did you mean '{near[0]}' ({here[near[0]].dist} {here[near[0]].version})?"
         elif near:
-            text = f" Did you mean '{near[0]}'? It {_describe_source(elsewhere[near[0]], self._plugins)}"
-        return text + (f" '{name}' {_describe_source(elsewhere[exact], self._plugins)}" if exact in elsewhere else "")
+            text = f" Did you mean '{near[0]}'? It {describe_source(elsewhere[near[0]], self._plugins)}"
+        return text + (f" '{name}' {describe_source(elsewhere[exact], self._plugins)}" if exact in elsewhere else "")
 
 
 def _wrap(items: Sequence[str]) -> list[str]:
@@ -144,7 +143,8 @@ def _wrap(items: Sequence[str]) -> list[str]:
     return lines
 
 
-def _describe_source(dist: str, plugins: Sequence[Plugin]) -> str:
+def describe_source(dist: str, plugins: Sequence[Plugin]) -> str:
+    """Return where a component comes from, and how to install or enable its dist, as the end of a sentence."""
     plugin = next((plugin for plugin in plugins if plugin.dist == dist), None)
     if plugin is None:
         return f"comes with {dist}, which is not installed: {how_to_install(dist)}"
@@ -218,91 +218,3 @@ def build_registries(discovery: Discovery) -> Registries:
         for kind in KINDS
     }
     return Registries(discovery=discovery, **by_kind)
-
-
-def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
-    """Return the dists that a run does not use, because the options of the core that they implement are not set.
-
-    Args:
-        options: values of options of the core that published plugins implement, such as `run.profile`.
-        where: file or call that contains them, for errors.
-
-    Raises:
-        ConfigError: an option is set, and its plugin is not installed, is disabled or failed to load.
-    """
-    for option, value in options.items():
-        if value:
-            require_provider(option, value, where)
-    return {published("options")[option].dist for option, value in options.items() if not value}
-
-
-def find_uploader(repo: str, where: str) -> Uploader:
-    """Return what uploads a trained model to `repo`, from the first plugin that has an uploader.
-
-    Raises:
-        ConfigError: no loaded plugin uploads models.
-    """
-    uploader: Uploader = _provided("find_uploader", "run.push_to_hub", repo, where)
-    return uploader
-
-
-def find_parallel_files(where: str) -> ParallelFiles:
-    """Return what writes and reads tensors in parallel, from the first plugin that does.
-
-    Raises:
-        ConfigError: no loaded plugin does.
-    """
-    files: ParallelFiles = _provided("find_parallel_files", "checkpoint.format", "dcp", where)
-    return files
-
-
-def _provided(hook: str, option: str, value: Any, where: str) -> Any:
-    """Return the first result of the hook that an option of the core needs.
-
-    Raises:
-        ConfigError: no loaded plugin has one.
-    """
-    found = first_result(hook)
-    if found is None:
-        require_provider(option, value, where)
-        raise errors.ConfigError(f"{where}: {option} = {value!r}: no plugin implements the hook {hook}")
-    return found
-
-
-def first_result(hook: str, **arguments: Any) -> Any:
-    """Return the first result other than None of a hook; None if there is none.
-
-    Implementations are asked in the order of pluggy: those marked `tryfirst`, then the one registered last.
-
-    Raises:
-        RLCoreError: an implementation raised it; a PluginError, if it raised anything else.
-    """
-    for plugin, call in reversed(one_by_one(all_registries().discovery.hooks, hook)):
-        try:
-            results = call(**arguments)
-        except errors.RLCoreError:
-            raise
-        except Exception as error:
-            raise errors.PluginError(f"{plugin}: {hook} raised {describe_error(error)}") from error
-        if results:
-            return results[0]
-    return None
-
-
-def describe_provider(kind: str, name: str) -> str:
-    """Return which dist a published component comes with, and how to install it, as the end of a sentence."""
-    return _describe_source(published(kind)[name].dist, registries().discovery.plugins)
-
-
-def require_provider(option: str, value: Any, where: str) -> None:
-    """Check that the published plugin which implements an option of the core is in use.
-
-    Raises:
-        ConfigError: it is not installed, is disabled or failed to load.
-    """
-    dist, plugins = published("options")[option].dist, registries().discovery.plugins
-    providers = [plugin for plugin in plugins if plugin.dist == dist]
-    if any(plugin.is_loaded for plugin in providers):
-        return
-    reason = f" ({providers[0].reason})" if providers and providers[0].reason else ""
-    raise errors.ConfigError(f"{where}: {option} = {value!r}: {_describe_source(dist, plugins)}{reason}")

@@ -20,18 +20,17 @@ class Trainer(Protocol):
     """An algorithm whose training loop is a generator.
 
     A trainer is built as `Trainer(config, run)` on every rank, where `config` is an object of the class it was
-    registered with, or None if it has none. Its `__init__` must call `run.build()`; `run.build("scorer")` if it
-    trains a model that scores, or `run.build(KIND)` if it trains a model of another kind. At every `yield` of
-    `steps`, `policy()` and `state_dict()` together must hold everything needed to resume.
+    registered with, or None if it has none, and `run` is described in [one run](../run.md).
 
-    These attributes are optional:
+    * `__init__` builds the model with `run.build()`, `run.build("scorer")` or `run.build(KIND)`, makes an updater with
+      `run.updater(...)`, and calls `run.plan_steps(...)` with the number of yields in one pass over the data, so that
+      users may set `run.epochs`.
+    * `steps` trains. A trainer whose rounds are rollouts calls `run.observers.on_rollout(run, batch)` once a round.
+    * `state_dict` and `policy()` together hold everything needed to resume at every `yield`: the states of the updater,
+      of the order of the data and of the store among them. They are equal on all ranks.
 
-    * `lowers`: the metric that must fall in the conformance kit's training law, such as `"loss/policy"`; for a trainer
-      that learns from samples without making them more likely, for example from preferences.
-    * `workload`: a static method `workload(config, num_prompts)` for `rlcore plan`: batch sizes and model heads by the
-      names of its class `Workload`; those that options with the usual names say need not be repeated.
-    * `rehearse`: for a trainer of models that are no language models, a static method that returns the
-      parts of a step that `rlcore plan` measures, by the names of its class `Rehearsal`.
+    Optional attributes that a run reads:
+
     * `default_for`: names of the inputs for which this trainer is selected when the user names none, such as
       `("reward_fn",)` or `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs
       over one of them; two trainers that fit equally well are an error that names both.
@@ -42,30 +41,39 @@ class Trainer(Protocol):
       `data.prompt_pipeline` or `model.architecture`. If the name depends on the trainer's options, the attribute is a
       static method that returns it, called with them. The conformance kit then feeds the trainer the `example_rows` of
       that pipeline, and trains the `example_model` of that architecture.
+
+    Optional attributes for the conformance kit and for `rlcore plan`, the command that estimates memory:
+
+    * `lowers`: the metric that must fall in the kit's training law, such as `"loss/policy"`; for a trainer that learns
+      from samples without making them more likely, for example from preferences.
+    * `workload`: a static method `workload(config, num_prompts)` for `rlcore plan`. It returns batch sizes and model
+      heads by the names of that package's class `Workload`, without those that have an option of the same name.
+    * `rehearse`: for a trainer of models that are no language models, a static method that returns the parts of a step
+      that `rlcore plan` measures, by the names of that package's class `Rehearsal`.
     """
 
     needs: tuple[str, ...]
     """Names of the required inputs, such as `("reward_fn", "prompts")`."""
     default_budget: Mapping[str, float]
-    """`run.steps` or `run.epochs` to use when the user sets no budget."""
+    """Options of the section `run` for users who set no budget, such as `{"steps": 100}` or `{"epochs": 1.0}`."""
 
     def steps(self) -> Iterator[Metrics]:
-        """Yield the metrics of one step after another, without end; the driver stops when a budget is spent.
+        """Yield the metrics of one step after another; the loop stops when a budget is spent, or the generator ends.
 
-        Between two yields the driver logs, evaluates, writes checkpoints and calls observers, and then restores the
+        Between two yields the loop logs, evaluates, writes checkpoints and calls observers, and then restores the
         random number generators. All ranks must yield together. An exception ends the run; so does a metric under
         `loss/` that is not finite, with `Diverged`.
         """
         ...
 
     def policy(self) -> Learner:
-        """Return the policy or scorer that is evaluated and saved; the same object on every call."""
+        """Return the model that is evaluated and saved, which is `run.learner`; the same object on every call."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
         """Return the training state that `policy()` does not save: nested dicts, lists, numbers, strings and tensors.
 
-        Called on every rank at a checkpoint; rank 0's is saved.
+        Called on every rank at a checkpoint, where it must be equal; rank 0's is saved.
         """
         ...
 
@@ -79,7 +87,7 @@ class Trainer(Protocol):
 
 
 class Sampler(Protocol):
-    """A function that generates rollouts; the built-in one is `rlcore.sampling.sample`.
+    """A function that generates rollouts; the one called `default` comes with `rlcore-transformers`.
 
     A sampler that intentionally samples from another distribution than the policy's sets an attribute
     `draws_from_policy = False`, which the conformance kit reads. One that keeps a copy of the weights compares
@@ -111,7 +119,7 @@ class Sampler(Protocol):
         Args:
             policy: the policy to sample from; `policy.decoder` encodes prompts and returns logits.
             prompts: the B prompts of this rank.
-            sampling: temperature, truncation, weight of the advantages, length limits and stop sequences.
+            sampling: the section `gen`, or `eval.gen`: temperature, limits, stop sequences and so on.
             generator: source of every random number, so that the run is reproducible; on the CPU. In a run it differs
                 by rank.
             row_seeds: a seed in 0..2^63-1 for each prompt; the random numbers of row i then follow from its seed alone,
@@ -185,7 +193,7 @@ class OptimizerBuilder(Protocol):
         """Build an optimizer of the trainable parameters.
 
         Args:
-            groups: the matrices, and with `weight_decay` 0 the vectors, each as `params`; either group may be missing.
+            groups: up to two, `{"params": matrices}` and `{"params": vectors, "weight_decay": 0.0}`.
             lr: the learning rate after warm-up; the schedule writes the rate of each step into the optimizer's groups.
             options: those of `betas`, `eps` and `weight_decay` that were set, and the optimizer's own options.
 

@@ -12,7 +12,7 @@ import attrs
 from torch import Tensor
 
 from rlcore.errors import DataError, RewardError
-from rlcore.plugins.registry import first_result
+from rlcore.plugins.providers import first_result
 from rlcore.types import RESERVED_COLUMNS, Prompt
 
 _ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")

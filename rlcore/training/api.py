@@ -19,7 +19,8 @@ from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
 from rlcore.loggers.tables import headline_metrics
 from rlcore.logging import check_environment, get_logger
-from rlcore.plugins.registry import all_registries, find_uploader
+from rlcore.plugins.providers import find_uploader
+from rlcore.plugins.registry import all_registries
 from rlcore.plugins.switches import configured
 from rlcore.protocols import Policy
 from rlcore.safe_text import shorten
@@ -260,7 +261,7 @@ def _train(
         parts: Assembly = assemble(settings, inputs, where, problems)
         try:
             with parts.claimed:  # a run whose first step fails leaves no folder
-                metrics = fit(parts.trainer, parts.run, parts.saver, begun=parts.claimed.close)
+                metrics = fit(parts.trainer, parts.run, parts.saver, after_step=parts.claimed.close)
         finally:
             if parts.lock is not None:
                 parts.lock.release()

@@ -23,7 +23,8 @@ from rlcore.loggers import Loggers
 from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.observers import Observers
-from rlcore.plugins.registry import all_registries, find_uploader, idle_providers, registries
+from rlcore.plugins.providers import find_uploader, idle_providers
+from rlcore.plugins.registry import all_registries, registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
@@ -139,7 +140,7 @@ def _check(
     trainer = cast("Choice | None", chosen.trainer)  # None after an error
     options = None if trainer is None else trainer.options
     optimizers = problems.attempt(Optimizers, options, Chooser(where, wrapping, problems))
-    problems.attempt(list, eval_samplings(settings.gen, settings.eval.gen))
+    problems.attempt(list, eval_samplings(settings.gen, settings.eval.gen))  # each raises what is wrong with it
     if (repo := settings.run.push_to_hub) is not None:
         problems.attempt(lambda: find_uploader(repo, where).check(repo, where))
     if trainer is not None:

@@ -14,7 +14,7 @@ from rlcore.errors import InputsError
 from rlcore.logging import get_logger
 from rlcore.plugins.builtin import published
 from rlcore.plugins.observers import check_observer
-from rlcore.plugins.registry import describe_provider, first_result
+from rlcore.plugins.providers import describe_provider, first_result
 from rlcore.safe_text import show
 
 log = get_logger("inputs")

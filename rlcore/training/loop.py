@@ -30,17 +30,17 @@ LARGE = 1e19
 """Rewards of this size and above cannot be squared in float32, as whitening and the value loss do."""
 
 
-def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] = lambda: None) -> Metrics:
+def fit(trainer: Trainer, run: Run, saver: Saver, *, after_step: Callable[[], None] = lambda: None) -> Metrics:
     """Run `trainer` until a budget is spent or a stop is requested; return the last value of every metric.
 
     The loop assumes only that a yield is a promise (`rlcore.protocols.Trainer.steps`). All ranks reach each yield
-    together; decisions that depend on a clock or a signal are made once for all ranks. `begun` is called after each
-    step, before its evaluation.
+    together; decisions that depend on a clock or a signal are made once for all ranks. `after_step` is
+    called after each step, before its evaluation.
     """
     config = run.config
     with _ending(run), run.ranks.translated(), StopRequest(run.step) as stop:
         run.progress.signalled = lambda: stop.requested
-        when_alone(stop.request)
+        when_alone(stop.request)  # the launcher of this process may die
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
@@ -51,7 +51,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
             stop.step = run.step + 1
             with background("driver"):
                 over = not _step(trainer, steps, run, saver) or _is_over(run)
-            begun()
+            after_step()
             evaluated = _due(run, config.eval.every)
             if evaluated:
                 _evaluate(trainer, run, saver)

@@ -54,8 +54,8 @@ class Models:
             kind: "policy" for a language model, "scorer" for a model that scores sequences, or what the architecture
                 states in its attribute `builds`, such as "an image pipeline". Only a policy samples text.
             parts: what the trainer needs besides the model, passed to the architecture: of a policy `value_head=True`,
-                `reference=True` to keep a reference policy with the present weights, or a part of the architecture's
-                own, such as `q_heads=2`.
+                `reference=True` to keep a reference policy with the present weights, `heads={name: builder}`, or a part
+                of the architecture's own.
 
         Raises:
             ModelError: the model cannot be used, or the architecture builds another kind or has no such part.

@@ -16,7 +16,7 @@ from rlcore.checkpoints.state import divided_tensors, load_state, named_parts, s
 from rlcore.errors import CheckpointError, ConfigError, Diverged
 from rlcore.hookspecs import StagedFiles
 from rlcore.logging import get_logger
-from rlcore.plugins.registry import find_parallel_files
+from rlcore.plugins.providers import find_parallel_files
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.safe_text import shorten

@@ -1,10 +1,10 @@
 """Padded token sequences with per-token and per-sequence arrays.
 
-Column t of every array refers to token t:
+Position t of every array refers to token t:
 
     tokens[t]        the token itself
     mask[t]          token t is real, not padding
-    action_mask[t]   the policy chose token t (False at the first real token)
+    action_mask[t]   the policy chose token t (never the first real token, which has no log-prob)
     logprobs[t]      log pi(token t | tokens before t)
     values[t]        V(tokens before t)
     rewards[t]       received for choosing t; zero where action_mask is False
@@ -101,7 +101,7 @@ class Trajectories:
             yield self.rows(index)
 
     def trim(self) -> Trajectories:
-        """Drop the leading and trailing columns that are padding in every sequence."""
+        """Drop the leading and trailing positions that are padding in every sequence."""
         used = self.mask.any(0).nonzero()
         if not len(used):
             return self
@@ -114,11 +114,12 @@ class Trajectories:
     def extended(self) -> Trajectories:
         """Append a dummy chosen token to each sequence, so that V of the whole sequence can be computed.
 
-        Of the other chosen tokens only the first remains chosen; it marks the end of the prompt.
+        V is read before chosen tokens, and so of the whole sequence before the dummy, whose value does not matter. Of
+        the other chosen tokens only the first remains chosen, for models that encode what stands before it.
         """
         height, width = self.tokens.shape
-        columns = torch.arange(width + 1, device=self.tokens.device)
-        past = (self.mask * columns[1:]).amax(1, keepdim=True) == columns
+        positions = torch.arange(width + 1, device=self.tokens.device)
+        past = (self.mask * positions[1:]).amax(1, keepdim=True) == positions  # one behind the last real token
         first = self.action_mask & (self.action_mask.cumsum(1) == 1)
         return Trajectories(
             tokens=torch.cat([self.tokens, self.tokens[:, -1:]], 1),

@@ -20,7 +20,7 @@ import rlcore
 from rlcore import profiling
 from rlcore.cli import main
 from rlcore.errors import ConfigError
-from rlcore.plugins import registry
+from rlcore.plugins import providers
 from rlcore.plugins.builtin import Published
 from rlcore_testing.rig.isolate import call_on_two_ranks
 from rlcore_transformers.models.policy import ModelPolicy
@@ -187,7 +187,7 @@ def test_a_run_is_not_profiled_without_the_plugin(
         match=r"run\.profile = True: comes with rlcore-profile, which is installed, but disabled \(.*plugins\.disable",
     ):
         train("sft_plain", tmp_path, "run", {**ON, "plugins": {"disable": ["rlcore-profile"]}})
-    monkeypatch.setattr(registry, "published", lambda kind: {"run.profile": Published("acme-profile")})
+    monkeypatch.setattr(providers, "published", lambda kind: {"run.profile": Published("acme-profile")})
     with pytest.raises(ConfigError, match="comes with acme-profile, which is not installed: pip install acme-profile"):
         train("sft_plain", tmp_path, "run", ON)
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from rlcore.training.run import FORMER, Run
+from rlcore.training.former_names import FORMER
+from rlcore.training.run import Run
 from rlcore.types import Trajectories
 from rlcore_testing.small import make_gpt2
 

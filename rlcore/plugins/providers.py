@@ -1,0 +1,106 @@
+"""What plugins provide for options of the core, such as an uploader for `run.push_to_hub`.
+
+A table of published packages (`published.json`) says which one implements an option, so that an error can name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlcore import errors
+from rlcore.components import describe_error
+from rlcore.plugins.builtin import published
+from rlcore.plugins.registry import all_registries, describe_source, registries
+from rlcore.plugins.switches import one_by_one
+
+if TYPE_CHECKING:
+    from rlcore.hookspecs import ParallelFiles, Uploader
+
+
+def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
+    """Return the dists that a run does not use, because the options of the core that they implement are not set.
+
+    Args:
+        options: values of options of the core that published plugins implement, such as `run.profile`.
+        where: file or call that contains them, for errors.
+
+    Raises:
+        ConfigError: an option is set, and its plugin is not installed, is disabled or failed to load.
+    """
+    for option, value in options.items():
+        if value:
+            require_provider(option, value, where)
+    return {published("options")[option].dist for option, value in options.items() if not value}
+
+
+def find_uploader(repo: str, where: str) -> Uploader:
+    """Return what uploads a trained model to `repo`, from the first plugin that has an uploader.
+
+    Raises:
+        ConfigError: no loaded plugin uploads models.
+    """
+    uploader: Uploader = _provided("find_uploader", "run.push_to_hub", repo, where)
+    return uploader
+
+
+def find_parallel_files(where: str) -> ParallelFiles:
+    """Return what writes and reads tensors in parallel, from the first plugin that does.
+
+    Raises:
+        ConfigError: no loaded plugin does.
+    """
+    files: ParallelFiles = _provided("find_parallel_files", "checkpoint.format", "dcp", where)
+    return files
+
+
+def _provided(hook: str, option: str, value: Any, where: str) -> Any:
+    """Return the first result of the hook that an option of the core needs.
+
+    Raises:
+        ConfigError: no loaded plugin has one.
+    """
+    found = first_result(hook)
+    if found is None:
+        require_provider(option, value, where)
+        raise errors.ConfigError(f"{where}: {option} = {value!r}: no plugin implements the hook {hook}")
+    return found
+
+
+def first_result(hook: str, **arguments: Any) -> Any:
+    """Return the first result other than None of a hook; None if there is none.
+
+    Implementations are asked in the order of pluggy: those marked `tryfirst`, then the one registered last.
+
+    Raises:
+        RLCoreError: an implementation raised it; a PluginError, if it raised anything else.
+    """
+    for plugin, call in reversed(one_by_one(all_registries().discovery.hooks, hook)):
+        try:
+            results = call(**arguments)
+        except errors.RLCoreError:
+            raise
+        except Exception as error:
+            raise errors.PluginError(f"{plugin}: {hook} raised {describe_error(error)}") from error
+        if results:
+            return results[0]
+    return None
+
+
+def describe_provider(kind: str, name: str) -> str:
+    """Return which dist a published component comes with, and how to install it, as the end of a sentence."""
+    return describe_source(published(kind)[name].dist, registries().discovery.plugins)
+
+
+def require_provider(option: str, value: Any, where: str) -> None:
+    """Check that the published plugin which implements an option of the core is in use.
+
+    Raises:
+        ConfigError: it is not installed, is disabled or failed to load.
+    """
+    dist, plugins = published("options")[option].dist, registries().discovery.plugins
+    providers = [plugin for plugin in plugins if plugin.dist == dist]
+    if any(plugin.is_loaded for plugin in providers):
+        return
+    reason = f" ({providers[0].reason})" if providers and providers[0].reason else ""
+    raise errors.ConfigError(f"{where}: {option} = {value!r}: {describe_source(dist, plugins)}{reason}")
