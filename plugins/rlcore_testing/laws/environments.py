@@ -81,21 +81,26 @@ def global_random_numbers_are_neither_read_nor_changed(subject: Subject) -> None
     import numpy as np
     import torch
 
+    def states() -> tuple[Any, ...]:
+        numbers: Any = np.random.get_state()  # noqa: NPY002  the law is about the global one
+        return random.getstate(), (numbers[1].tolist(), numbers[2]), torch.get_rng_state().tolist()
+
     records = []
     for number in (1, 2):
         random.seed(number)
-        np.random.seed(number)  # noqa: NPY002  the law is about the global one
+        np.random.seed(number)  # noqa: NPY002
         torch.manual_seed(number)
-        before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
+        before = states()
         records.append(_alone(subject, SEEDS[2]))
-        after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
+        after = states()
         names = [name for name, a, b in zip(("random", "numpy", "torch"), before, after, strict=True) if a != b]
         require(
             not names,
             f"an episode changes the global generator of {', '.join(names)}; use one of its own, such as "
             "random.Random(seed)",
         )
-    _same(*records, "after other global seeds", "use random.Random(seed)")
+    first, then = records
+    _same(first, then, "after other global seeds", "use random.Random(seed)")
 
 
 @law(ENVIRONMENTS)
@@ -193,7 +198,8 @@ class _Episode:
         close = getattr(self._environment, "close", None)
         if callable(close):
             finished(close())
-        return _plain(self.record)
+        found: Record = _plain(self.record)
+        return found
 
     def play(self) -> Record:
         """Play to the end."""
