@@ -22,6 +22,10 @@ class EpisodeOptions:
     concurrency: int = option(
         32, "most calls of environments at a time; an environment's own limit takes precedence if it is lower", ge=1
     )
+    cohorts: int = option(
+        1, "so many parts of the episodes take turns: while the environments of one answer, the next is sampled; more "
+        "than 1 pays off if environments are slow", ge=1,
+    )  # fmt: skip
     retries: int = option(
         0, "how often an episode that failed is played again up to the turn that failed, if the environment is "
         "replayable", ge=0,

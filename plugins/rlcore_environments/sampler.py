@@ -100,8 +100,7 @@ class EpisodeSampler:
         loop = _Play(self, policy, sampling, self._make_dialogue(policy.tokenizer), generator, logit_mask)
         try:
             loop.open(episodes)
-            while live := [episode for episode in episodes if not episode.end]:
-                loop.turn(live)
+            loop.play([episodes[k :: self.options.cohorts] for k in range(self.options.cohorts)])
         finally:
             loop.close(episodes)
         self._check_failures(episodes)
@@ -178,8 +177,16 @@ class _Play:
                 "read; take random numbers from `seed` alone"
             )
 
-    def turn(self, live: Sequence[Episode]) -> None:
-        """Sample the next turn of the live episodes, and take the answers of their environments."""
+    def play(self, cohorts: Sequence[Sequence[Episode]]) -> None:
+        """Play all episodes to their ends; while the environments of a cohort answer, the next one is sampled."""
+        pending: list[list[tuple[Episode, Pending]]] = [[] for _ in cohorts]
+        while any(not episode.end for cohort in cohorts for episode in cohort):
+            for k, cohort in enumerate(cohorts):
+                self._answers(pending[k])
+                pending[k] = self._turn([episode for episode in cohort if not episode.end])
+
+    def _turn(self, live: Sequence[Episode]) -> list[tuple[Episode, Pending]]:
+        """Sample the next turn of live episodes, and return the calls of their environments."""
         by_limit: dict[int, list[Episode]] = {}
         most, longest = self.sampler.options.max_new_tokens, self.policy.max_prompt_length
         for episode in live:
@@ -193,9 +200,15 @@ class _Play:
         pending: list[tuple[Episode, Pending]] = []
         for limit, group in sorted(by_limit.items()):
             self._sample(group, limit, pending)
+        for episode in live:
+            if episode.end:
+                self.kept.drop(episode.index)
+        return pending
+
+    def _answers(self, pending: Sequence[tuple[Episode, Pending]]) -> None:
+        """Take the answers of environments."""
         for episode, call in sorted(pending, key=lambda pair: pair[0].index):
             self._answer(episode, call)
-        for episode in live:
             if episode.end:
                 self.kept.drop(episode.index)
 

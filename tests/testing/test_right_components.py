@@ -90,6 +90,7 @@ RIGHT = [
         Right("commands", name)
         for name in ("acme-wrong:right", "acme-wrong:bare", *(f"rlcore:{name}" for name, _, _ in COMMANDS))
     ),
+    Right("environments", "acme-wrong:right", but=["an_episode_ends"]),  # it states a limit
     Right("learners", "acme-wrong:learns-Toy", kind="architectures"),
     *(Right("loggers", f"acme-wrong:{name}") for name in ("right", "declared", "elsewhere", "service")),
     *(Right("loggers", f"rlcore:{name}") for name in ("console", "jsonl")),

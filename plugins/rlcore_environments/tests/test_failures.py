@@ -248,3 +248,21 @@ def test_coroutines_are_awaited() -> None:
     batch = play(Async, ["x", "y"], ["z", "w"])
     assert batch.numbers["episode/done"] == [1.0, 1.0]
     assert batch["rewards"].sum(1).tolist() == [2.0, 2.0]
+
+
+def test_turns_of_the_assistant_that_the_policy_did_not_write_are_not_trained_on() -> None:
+    class Shows(Asks):
+        def reset(self, row: Any, *, seed: int) -> Any:
+            return [
+                {"role": "user", "content": "say x"}, {"role": "assistant", "content": "x"},
+                {"role": "user", "content": "again"},
+            ]  # fmt: skip
+
+        def step(self, turn: Turn) -> Any:
+            example = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "again"}]
+            return Step([{"role": "user", "content": "say x"}, *example], reward=1.0, done=turn.index == 1)
+
+    batch = play(Shows, ["yy", "zz"])
+    tokenizer = make_policy(chat=True).tokenizer
+    assert tokenizer.decode(batch.tokens[0][batch.action_mask[0]]) == "yy</s>zz</s>"
+    assert "".join(tokenizer.decode(batch.tokens[0][batch.mask[0]])).count("a x</s>") == 2

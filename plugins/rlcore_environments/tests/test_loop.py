@@ -6,6 +6,8 @@ import pytest
 import torch
 from env_games import Echo, make_player, make_policy, read_prompts
 
+from rlcore.config import evolve
+from rlcore.protocols import Step
 from rlcore.settings import SamplingConfig
 from rlcore_transformers.sampling.sampler import sample
 
@@ -43,3 +45,53 @@ def test_an_episode_has_the_tokens_of_both_speakers_and_trains_on_the_policys(ki
 
 def chosen_mask(batch: Any, i: int, width: int) -> torch.Tensor:
     return batch.action_mask[i][:width]
+
+
+def test_cohorts_and_batches_change_no_episode() -> None:
+    """Whether episodes are sampled together, in parts, or while others are answered."""
+    policy, seeds = make_policy("llama", chat=True), list(range(7))
+    found = []
+    for cohorts, batch_size in ((1, 0), (2, 0), (3, 2), (9, 0)):
+        player = make_player(Echo, data={"episodes": {"cohorts": cohorts}})
+        prompts = read_prompts(player, policy, ["ab", "cde", "f", "go on", "h", "ij!", "o"])
+        gen = evolve(GEN, batch_size=batch_size)
+        batch = player.sampler(sample)(policy, prompts, gen, row_seeds=seeds)
+        found.append((batch.tokens.tolist(), batch["rewards"].tolist(), batch.outputs))  # type: ignore[attr-defined]
+    assert found[1:] == found[:-1]
+
+
+def test_an_episode_of_one_turn_is_sampled_as_without_an_environment() -> None:
+    policy, player = make_policy(chat=True), make_player(Echo, data={"episodes": {"max_turns": 1}})
+    prompts = read_prompts(player, policy, ["ab", "cde"])
+    one, plain = (s(policy, prompts, GEN, row_seeds=[5, 6]) for s in (player.sampler(sample), sample))
+    assert one.tokens.tolist() == plain.tokens.tolist()
+    assert torch.equal(one["logprobs"], plain["logprobs"])
+
+
+def test_nothing_of_an_environment_is_in_a_loss() -> None:
+    policy, player = make_policy("llama", chat=True), make_player(Echo)
+    prompts = read_prompts(player, policy, ["ab"])
+    batch = player.sampler(sample)(policy, prompts, GEN, row_seeds=[3])
+    last = int(batch.action_mask[0].nonzero()[-1])
+    assert last == int(batch.mask[0].sum()) - 1  # what follows the last turn is left out
+    said = batch.mask[0] & ~batch.action_mask[0]
+    assert not bool(batch["logprobs"][0][said].any())
+    assert not bool(batch["rewards"][0][said].any())
+
+
+def test_an_environment_is_not_called_after_the_end_of_its_episode() -> None:
+    calls: list[str] = []
+
+    class Watched(Echo):
+        def step(self, turn: Any) -> Any:
+            calls.append("step")
+            return Step(messages="no more", done=True)
+
+        def close(self) -> None:
+            calls.append("close")
+
+    policy, player = make_policy(chat=True), make_player(Watched)
+    prompts = read_prompts(player, policy, ["ab"])
+    calls.clear()
+    player.sampler(sample)(policy, prompts, GEN, row_seeds=[3])
+    assert calls == ["step", "close"]
