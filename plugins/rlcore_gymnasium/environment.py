@@ -47,9 +47,9 @@ class Gymnasium:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.config,)
 
-    def make(self) -> Game:
+    def make(self) -> GymnasiumGame:
         """Return the environment of one episode."""
-        return Game(self)
+        return GymnasiumGame(self)
 
     def rows(self, split: str) -> list[dict[str, Any]] | None:
         """Return the rows of a split. Their seeds follow one another: first those of `eval`, then those of `train`."""
@@ -59,7 +59,7 @@ class Gymnasium:
         return [{"seed": seed} for seed in seeds] or None
 
 
-class Game:
+class GymnasiumGame:
     """One episode (`rlcore.protocols.Environment`).
 
     Args:

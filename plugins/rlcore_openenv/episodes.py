@@ -25,13 +25,13 @@ class OpenEnv:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options, self.max_turns = dict(options), int(options["max_turns"])
 
-    def make(self) -> Session:
+    def make(self) -> ServerSession:
         """Return the environment of one episode.
 
         Raises:
             ImportError: `openenv` is not installed.
         """
-        return Session(self.options)
+        return ServerSession(self.options)
 
     def rows(self, split: str) -> list[dict[str, Any]] | None:
         """Return the rows of a split. Their seeds follow one another: first those of `eval`, then those of `train`."""
@@ -46,7 +46,7 @@ class OpenEnv:
         return rows or None
 
 
-class Session:
+class ServerSession:
     """One episode: a session on the server (`rlcore.protocols.Environment`).
 
     Args:

@@ -39,9 +39,9 @@ class TextArena:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.config,)
 
-    def make(self) -> Game:
+    def make(self) -> ArenaGame:
         """Return the environment of one episode."""
-        return Game(self)
+        return ArenaGame(self)
 
     def rows(self, split: str) -> list[dict[str, Any]] | None:
         """Return the rows of a split. Their seeds follow one another: first those of `eval`, then those of `train`."""
@@ -51,7 +51,7 @@ class TextArena:
         return [{"seed": seed} for seed in seeds] or None
 
 
-class Game:
+class ArenaGame:
     """One episode (`rlcore.protocols.Environment`).
 
     Args:

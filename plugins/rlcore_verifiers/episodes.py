@@ -25,9 +25,9 @@ class Verifiers:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
 
-    def make(self) -> Answer:
+    def make(self) -> TaskAnswer:
         """Return the environment of one episode."""
-        return Answer(self)
+        return TaskAnswer(self)
 
     def rows(self, split: str) -> list[dict[str, Any]] | None:
         """Return the rows of a split, each with the index of a task: first those of `eval`, then those of `train`.
@@ -53,7 +53,7 @@ class Verifiers:
         return self._tasks[index]
 
 
-class Answer:
+class TaskAnswer:
     """One episode: a task, and the answer to it (`rlcore.protocols.Environment`).
 
     Args:
