@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -13,9 +13,11 @@ from rlcore.loggers.console import ConsoleConfig, ConsoleLogger
 from rlcore.loggers.tables import show_number
 from rlcore.loggers.terminal import TerminalConsole
 from rlcore.logging import is_progress_bar_enabled
-from rlcore.protocols import RunView
 from rlcore.safe_text import visible
 from rlcore_report.completions_table import make_table
+
+if TYPE_CHECKING:
+    from rlcore.protocols import RunView
 
 REFRESHES_PER_SECOND = 2.0
 """Refresh rate of the progress bar; kept low because its thread shares the CPU with training."""

@@ -87,7 +87,7 @@ class Trainer(Protocol):
 
 
 class Sampler(Protocol):
-    """A function that generates rollouts; the one called `default` comes with `rlcore-transformers`.
+    """A function that generates rollouts; the one called `default` comes with the package of models.
 
     A sampler that intentionally samples from another distribution than the policy's sets an attribute
     `draws_from_policy = False`, which the conformance kit reads. One that keeps a copy of the weights compares

@@ -20,7 +20,7 @@ from rlcore.plugins.wrappers import Wrapping
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.safe_text import show
 from rlcore.settings import TrainConfig
-from rlcore.training.environment import choose_environment, reward_forms
+from rlcore.training.run_environment import choose_environment, reward_forms
 from rlcore.training.inputs import Inputs, refuse_descriptions
 
 MODEL_KEYS = ("path", "architecture", "tokenizer")
