@@ -88,6 +88,35 @@ KINDS = {
 """
 
 
+PLAYING = """
+from rlcore import hookimpl
+
+@hookimpl
+def play_environment(environment, config):
+    import attrs
+    from rlcore_environments.player import Player
+
+    class Other(Player):
+        def sampler(self, sampler):
+            right = super().sampler(sampler)
+            def play(policy, prompts, sampling, **given):
+                batch = right(policy, prompts, sampling, **given)
+                return CHANGED
+            return play
+
+    return Other(environment, config)
+"""
+"""Episodes are played with the loop of rlcore-environments, and changed."""
+CHANGES = {
+    "plays_right": "batch",
+    "plays_and_chooses_all": "attrs.evolve(batch, action_mask=batch.mask.clone())",
+    "plays_and_moves_rewards": "batch.with_columns(rewards=batch['rewards'].roll(-1, 1))",
+    "plays_and_hides_failures": "attrs.evolve(batch, failures=[''] * len(batch))",
+    "plays_and_forgets_points": "attrs.evolve(batch, mask=batch.mask & (batch.tokens != 27))",
+    "plays_and_lets_speak": "attrs.evolve(batch, tokens=batch.tokens.where(batch.tokens != 29, 30))",
+}
+
+
 @attrs.frozen
 class Dist:
     """Say how a dist `acme` differs from a right one."""
@@ -138,6 +167,7 @@ DISTS = {
             ("wrapping_loggers", "loggers", "bare"),
         ]
     },
+    **{name: Dist(PLAYING.replace("CHANGED", changed)) for name, changed in CHANGES.items()},
     "unbounded_above": Dist(requires=("rlcore>=0.1",)),
     "unbounded_below": Dist(requires=("rlcore<0.2",)),
     "requires_none": Dist(requires=("attrs",)),

@@ -15,7 +15,7 @@ from sites import Site, installed
 from rlcore.plugins.builtin import COMMANDS
 from rlcore_testing import Law
 from rlcore_testing.law import laws_in
-from rlcore_testing.laws import dist, loggers
+from rlcore_testing.laws import dist, loggers, players
 
 
 @attrs.frozen
@@ -147,11 +147,12 @@ def test_any_right_component_keeps_the_law(law: Law) -> None:
     assert_kept(law, some(kind="architectures", target=OPTIONS + "same_each_time"))
 
 
-@pytest.mark.parametrize("name", ["right", "observer", "wrapping"])
+@pytest.mark.parametrize("name", ["right", "observer", "wrapping", "plays_right"])
 @pytest.mark.parametrize("law", laws_in(dist), ids=lambda law: law.name)
 def test_a_right_dist_keeps_the_law(law: Law, name: str, site: Site) -> None:
-    of_wrappers = law.name == "wrappers_keep_the_interface"
-    assert_kept(law, DISTS[name].install(site), but=[law.name] * (of_wrappers and name != "wrapping"))
+    of_wrappers, of_players = law.name == "wrappers_keep_the_interface", law.name in vars(players)
+    is_for_others = (of_wrappers and name != "wrapping") or (of_players and name != "plays_right")
+    assert_kept(law, DISTS[name].install(site), but=[law.name] * is_for_others)
 
 
 @pytest.mark.parametrize("law", laws_in(LAWS["architectures"]), ids=lambda law: law.name)

@@ -15,6 +15,13 @@ from rlcore.components import normalise
 from rlcore.plugins.discovery import State
 from rlcore.plugins.metadata import CORE, installed_dist
 from rlcore_testing.law import DIST, LawBroken, Subject, is_not_the_core, law, require
+from rlcore_testing.laws.players import (  # noqa: F401  laws of dists
+    a_failed_episode_has_no_score_and_others_go_on,
+    episodes_have_the_tokens_of_one_rendering,
+    only_sampled_tokens_are_chosen,
+    texts_of_an_environment_are_no_control_tokens,
+    the_reward_of_a_turn_is_at_its_last_token,
+)
 from rlcore_testing.laws.wrappers import wrappers_keep_the_interface  # noqa: F401  a law of dists
 from rlcore_testing.rig import probes
 from rlcore_testing.rig.entry_points import hooks_of, resolve
