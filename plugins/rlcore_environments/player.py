@@ -8,7 +8,7 @@ from typing import Any
 
 from rlcore.components import describe_error
 from rlcore.config import evolve, structure, unstructure
-from rlcore.errors import ConfigError, DataError
+from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import PromptPipeline, Sampler
 from rlcore.safe_text import shorten
@@ -57,8 +57,15 @@ class Player:
         """Return the environment's own rows of a split; None if it has none."""
         if self.factory.own_rows is None:
             return None
-        found = self.factory.own_rows(split)
-        return None if found is None else [dict(row) for row in found]
+        try:
+            found = self.factory.own_rows(split)
+            return None if found is None else [dict(row) for row in found]
+        except RLCoreError:
+            raise
+        except Exception as error:  # an environment's own code may raise anything
+            raise DataError(
+                f"data.environment '{self.factory.name}': rows({split!r}) raised {describe_error(error)}"
+            ) from error
 
     def dialogue(self, tokenizer: Any) -> Dialogue:
         """Return what renders the environment's messages for a tokenizer."""

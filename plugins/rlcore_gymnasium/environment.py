@@ -37,6 +37,7 @@ class Gymnasium:
             raise ConfigError(f"{WHERE}.id = {config.id!r}: cannot be made: {describe_error(error)}") from error
         space, self.max_turns = env.action_space, getattr(env.spec, "max_episode_steps", None) or 0
         env.close()
+        self.example_turns = config.actions
         self.act = act or discrete_actions(space, config.actions, WHERE)
         self.hint = f"Write one of: {', '.join(config.actions)}." if config.actions else "Write an action."
 

@@ -29,7 +29,9 @@ def make(**options: Any) -> Gymnasium:
 
 
 def test_an_episode_of_frozen_lake_reaches_the_goal() -> None:
-    game = make(**LAKE, rules="Reach G.").make()
+    factory = make(**LAKE, rules="Reach G.")
+    assert factory.example_turns == ("left", "down", "right", "up")
+    game = factory.make()
     assert game.reset({}, seed=0) == "Reach G.\n\nPFFF\nFHFH\nFFFH\nHFFG"
     first = game.step(Turn("Left or right? I go DOWN.", 0))
     assert first == Step("SFFF\nPHFH\nFFFH\nHFFG", 0.0, info={"invalid": 0.0, "prob": 1.0, "success": False})

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import rlcore
+from rlcore.errors import RLCoreError
 from rlcore_testing.small import make_llama, make_tokenizer
 
 
@@ -28,3 +29,17 @@ def test_grpo_trains_two_steps_on_a_mixture(tmp_path: Path, isolate: str) -> Non
     assert len(rows) == 16
     assert {name for name in result.metrics if name.startswith("environment/")} >= {"environment/chain_sum"}
     assert all("The next question" in row["transcript"][1]["content"] for row in rows)
+
+
+@pytest.mark.parametrize("isolate", ["none", "process"])
+def test_rows_that_cannot_be_made_end_the_run_with_a_message(tmp_path: Path, isolate: str) -> None:
+    few = {
+        "families": {"chain_sum": {"options": {"max_terms": 2, "max_digits": 1}}},
+        "train_rows": 3,
+        "eval_rows": 2000,
+    }
+    with pytest.raises(RLCoreError, match="every question to train on is also one to evaluate on; lower eval_rows"):
+        rlcore.train(
+            make_llama(), tokenizer=make_tokenizer(), trainer="grpo", environment={"name": "reasoning_gym", **few},
+            data={"episodes": {"isolate": isolate}}, run={"root": str(tmp_path), "report": False}, loggers=[],
+        )  # fmt: skip
