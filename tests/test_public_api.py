@@ -32,6 +32,7 @@ MODULES = [
     "rlcore.components",
     "rlcore.config",
     "rlcore_transformers.data.chat",
+    "rlcore_environments.player",
     "rlcore_transformers.data.pipelines",
     "rlcore_transformers.data.prompts",
     "rlcore_transformers.data.rows",

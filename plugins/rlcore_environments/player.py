@@ -28,7 +28,7 @@ from rlcore_transformers.data.tokens import missing_opening, opening_tokens
 
 SEED = "seed"
 """Column of a row with the seed of its environment; rows without it receive one."""
-log = get_logger("environments")
+_log = get_logger("environments")
 
 
 class Player:
@@ -170,7 +170,7 @@ class Player:
             try:
                 Calls(1, self.options.timeout_s).start(self.factory.shutdown).result()
             except Exception as error:  # noqa: BLE001  the run is over
-                log.warning("the environment could not be shut down", error=describe_error(error))
+                _log.warning("the environment could not be shut down", error=describe_error(error))
 
 
 def _fields(row: Any, column: str, seed: int) -> dict[str, Any]:
