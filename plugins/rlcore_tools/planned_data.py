@@ -16,9 +16,9 @@ from rlcore.errors import ConfigError, InputsError
 from rlcore.plugins.switches import configured
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.settings import DataConfig, TrainConfig
-from rlcore.training.environment import open_player, with_rows
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.run_components import choose
+from rlcore.training.run_environment import open_player, with_rows
 from rlcore_tools.shown_rows import Shown, show_rows
 from rlcore_transformers.data.streams import open_stream
 from rlcore_transformers.models.kind import ENCODER_DECODER, declared, kind_of

@@ -27,11 +27,11 @@ from rlcore.safe_text import shorten
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
 from rlcore.sharding.divided import streaming
 from rlcore.training.build import Assembly, assemble
-from rlcore.training.run_environment import with_tools
 from rlcore.training.eval_grid import refuse_sweeps, sweeps_in
 from rlcore.training.inputs import DATA_INPUTS, Inputs, observers_by_name, split_loggers
 from rlcore.training.loop import fit
 from rlcore.training.run import Run
+from rlcore.training.run_environment import with_tools
 from rlcore.types import Metrics
 
 log = get_logger("api")

@@ -35,7 +35,6 @@ from rlcore.settings import TrainConfig
 from rlcore.training.check_functions import check_functions
 from rlcore.training.check_trainer import check_built, check_declared
 from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_plugins, agree_on_weights
-from rlcore.training.run_environment import open_player, with_rows
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
@@ -45,6 +44,7 @@ from rlcore.training.resume import Saver
 from rlcore.training.run import Run
 from rlcore.training.run_components import Chosen, choose, other_trainer
 from rlcore.training.run_data import RunData
+from rlcore.training.run_environment import open_player, with_rows
 from rlcore.training.run_identity import draws_by_rank, identify
 from rlcore.training.run_sampling import Sampling
 

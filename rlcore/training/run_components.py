@@ -20,8 +20,8 @@ from rlcore.plugins.wrappers import Wrapping
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.safe_text import show
 from rlcore.settings import TrainConfig
-from rlcore.training.run_environment import choose_environment, reward_forms
 from rlcore.training.inputs import Inputs, refuse_descriptions
+from rlcore.training.run_environment import choose_environment, reward_forms
 
 MODEL_KEYS = ("path", "architecture", "tokenizer")
 PIPELINES = {"prompt_pipeline": "prompts", "sample_pipeline": "samples"}

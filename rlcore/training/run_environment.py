@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -11,9 +11,11 @@ from rlcore.errors import ConfigError, InputsError
 from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.providers import first_result, require_provider
 from rlcore.plugins.registry import registries
-from rlcore.protocols import EpisodePlayer
 from rlcore.settings import TrainConfig
 from rlcore.training.inputs import Inputs, refuse_descriptions
+
+if TYPE_CHECKING:
+    from rlcore.protocols import EpisodePlayer
 
 REWARD = "environment"
 """Name of the registered reward that passes on what the environment gave."""
