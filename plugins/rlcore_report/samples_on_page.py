@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from rlcore.loggers.conversations import transcript_text, turns_of
+from rlcore.loggers.conversations import display_row, turns_of
 from rlcore.safe_text import visible
 from rlcore_report.run_files import Row, count_rows, read_rows
 
@@ -99,7 +99,7 @@ def _shown_row(row: Row) -> ShownRow:
         step=row["step"],
         prompt=_shown(row.get("prompt", ""), end=True),
         messages=[(_shown(role), _shown(text)) for role, text in turns_of(row.get("messages"))],
-        output=_shown(transcript_text(row["transcript"]) if row.get("transcript") else row.get("output", "")),
+        output=_shown(display_row(row).get("output", "")),
         numbers=numbers,
         ended=ended if isinstance(ended, bool) else None,
         group=group if isinstance(group, int) else None,

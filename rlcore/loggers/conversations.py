@@ -21,11 +21,11 @@ def display_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if turns := turns_of(row.get("messages")):
         shown["prompt"] = _lines(turns)
     if row.get("transcript"):
-        shown["output"] = transcript_text(row["transcript"])
+        shown["output"] = _transcript(row["transcript"])
     return shown
 
 
-def transcript_text(transcript: Any) -> str:
+def _transcript(transcript: Any) -> str:
     """Return who said what in an episode, one line for each message, with the reward of each turn."""
     rewards = [each.get("reward") for each in transcript if isinstance(each, Mapping)]
     turns = zip(turns_of(transcript), rewards, strict=True)

@@ -153,7 +153,11 @@ class Learner(Protocol):
 
 
 class Policy(Learner, Protocol):
-    """A language model, as an algorithm uses it."""
+    """A language model, as an algorithm uses it.
+
+    A policy with a head that computes advantages (`SteeringHead`) has an attribute `steers`, which is True: it can be
+    sampled with `gen.beta`.
+    """
 
     eos_token_ids: tuple[int, ...]
     """Tokens that end a sequence."""
@@ -161,8 +165,6 @@ class Policy(Learner, Protocol):
     """Longest prompt in tokens that leaves room for one more token; 0 if unbounded."""
     outputs_begin_text: bool
     """Whether outputs begin a text of their own, as in an encoder-decoder, instead of continuing the prompt's text."""
-    steers: bool
-    """Whether a head computes advantages, so that `decoder` takes `advantages=True`."""
 
     def score(
         self, batch: Trajectories, *, entropy: bool = False, logits: bool = False, temperature: float = 1.0

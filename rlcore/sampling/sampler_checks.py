@@ -32,7 +32,9 @@ def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") 
             f"{where}.min_new_tokens = {sampling.min_new_tokens}: must not exceed max_new_tokens, "
             f"{sampling.max_new_tokens}"
         )
-    steers = policy.steers if hasattr(policy, "steers") else getattr(policy, "num_q_heads", 0)  # as of rlcore 0.1
+    steers = getattr(policy, "steers", None)
+    if steers is None:  # a policy of rlcore 0.1
+        steers = getattr(policy, "num_q_heads", 0) > 0
     if sampling.beta and not steers:
         raise ConfigError(
             f"{where}.beta = {sampling.beta:g}: steers by the advantages of Q-heads, and this policy has none; leave "

@@ -76,7 +76,7 @@ def test_plugins_are_listed_one_a_line_and_plain_in_a_pipe(run: Python) -> None:
     assert lines[at + 1] == ["RLCORE_DISABLE_PLUGINS names it"]
     assert "\x1b" not in done.stdout
     assert ["trainers: reward, process_reward"] not in lines  # the first kind is on the plugin's own line
-    assert ["architectures: step_scorer"] in lines
+    assert ["architectures: sequence_scorer, step_scorer"] in lines
     assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 130
 
 
