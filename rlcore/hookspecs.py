@@ -5,7 +5,8 @@ components that users choose by name, an `on_*` hook observes a run, and `wrap_c
 builds. No hook is called per token.
 
 Where a hook has one result, plugins are asked in the order of pluggy: those marked `tryfirst`, then the plugin that was
-registered last. The first result that is not None is used, and the others are not asked.
+registered last, and then those marked `trylast`, as the default packages of rlcore are. The first result that is not
+None is used, and the others are not asked.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rlcore.protocols import Decoder, DecoderRequest
 
 
-@hookimpl
+@hookimpl(trylast=True)  # so that another package's takes precedence
 def make_decoder(request: DecoderRequest) -> Decoder | None:
     """Return a `PackedDecoder` where it is switched on, possible and faster."""
     if request.device.type != "cpu" or not request.packs:

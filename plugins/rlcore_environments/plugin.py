@@ -41,7 +41,7 @@ def make_decoder(request: DecoderRequest) -> Decoder | None:
     return None if kept is None else kept.turn_decoder(request)
 
 
-@hookimpl
+@hookimpl(trylast=True)  # so that another package's takes precedence
 def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer:
     """Return the player of an environment."""
     from rlcore_environments.player import Player

@@ -35,7 +35,7 @@ def register_commands(register: Register) -> None:
     )
 
 
-@hookimpl
+@hookimpl(trylast=True)  # so that another package's takes precedence
 def find_parallel_files() -> ParallelFiles:
     """Return the format `dcp` of checkpoints."""
     from rlcore_shard import parts

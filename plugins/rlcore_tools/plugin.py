@@ -63,7 +63,7 @@ def on_export(run: RunView, folder: Path) -> None:
     write_card(run, folder)
 
 
-@hookimpl
+@hookimpl(trylast=True)  # so that another package's takes precedence
 def find_uploader() -> Uploader:
     """Return the module that uploads models to the Hugging Face hub."""
     from rlcore_tools.hub import hub_upload
@@ -71,7 +71,7 @@ def find_uploader() -> Uploader:
     return hub_upload
 
 
-@hookimpl
+@hookimpl(trylast=True)  # so that another package's takes precedence
 def adapt_reward_arguments(
     parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
@@ -81,7 +81,7 @@ def adapt_reward_arguments(
     return trl_arguments(arguments) if is_of_trl(parameters, arguments) else None
 
 
-@hookimpl
+@hookimpl(trylast=True)  # so that another package's takes precedence
 def adapt_observer(observer: object) -> object | None:
     """Return an observer that calls a callback of `transformers`."""
     if "transformers.trainer_callback" not in sys.modules:  # where the class of every callback comes from

@@ -3,7 +3,7 @@
 from rlcore import hookimpl
 
 
-@hookimpl(tryfirst=True)
+@hookimpl
 def play_environment(environment, config):
     from rlcore.logging import get_logger
 
