@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import attrs
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from rlcore.protocols import DecoderRequest, DecodeStep
 from rlcore.types import Prompt
-from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, keywords
 
 States = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, float[heads, N, width], of N tokens."""
@@ -70,7 +71,7 @@ class KeptStates:
         self._settle()
         numbers = [self._names.get(id(prompt)) for prompt in request.prompts]
         named = [number for number in numbers if number is not None]
-        if len(named) < len(numbers):
+        if len(named) < len(numbers) or not _counts_positions(request.model):
             return None
         decoder = TurnDecoder(request, [self._kept.pop(number, None) for number in named])
         if not decoder.keeps:
@@ -112,7 +113,7 @@ class TurnDecoder(CausalDecoder):
             packs=request.packs and not self._before, speed=request.speed,
         )  # fmt: skip
         self.device = self._prompts.device
-        self.keeps = self._takes_positions and len(self._layers) == len(self._cache.layers)
+        self.keeps = len(self._layers) == len(self._cache.layers)
         self.leave: Callable[[int, Kept], None] = _forget
         self._rows = list(range(len(request.prompts)))
         self._read = [list(prompt) for prompt in request.prompts]
@@ -178,6 +179,15 @@ class TurnDecoder(CausalDecoder):
         columns = self._mask[place, : self._length].nonzero()[:, 0]
         states = [(layer.keys[place][:, columns], layer.values[place][:, columns]) for layer in self._layers]
         return Kept([*self._read[place], *written], states)
+
+
+def _counts_positions(model: Any) -> bool:
+    """Return whether a model attends by positions and masks alone, so that masked columns between states are skipped.
+
+    Windows of local attention that count columns (GPT-Neo) would count those too.
+    """
+    has_windows = getattr(model.config, "attention_types", None) is not None
+    return not has_windows and keywords(model)[1]
 
 
 def _forget(row: int, kept: Kept) -> None:

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 from env_games import Echo, make_player, make_policy, read_prompts
+from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes
+from rlcore_testing.small import make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.sampling.sampler import sample
 
 ROWS = ["ab", "cde", "f", "ab", "a b c d e f g h", "ab"]
@@ -66,3 +70,20 @@ def test_a_later_turn_reads_only_what_was_added_since_the_turn_before() -> None:
     assert sum(kept) < sum(read)
     assert sum(kept) <= 2 * (told + int(batch.action_mask.sum()))
     assert len(kept) == len(read)
+
+
+def test_a_model_whose_windows_count_columns_reads_every_turn_anew() -> None:
+    config = GPTNeoConfig(
+        vocab_size=32, hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]],
+        window_size=6, max_position_embeddings=128, resid_dropout=0.0, embed_dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = GPTNeoForCausalLM(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(4)
+    policy = build_causal_lm(model, CausalLMConfig(), tokenizer=make_tokenizer())
+    batch = play(policy, keep=True)
+    score = policy.score(batch.plain)
+    chosen = batch.action_mask
+    torch.testing.assert_close(batch["logprobs"][chosen], score.logprobs[chosen], atol=1e-4, rtol=0)

@@ -75,7 +75,7 @@ class CausalDecoder:
         self._is_recurrent = not any(isinstance(layer, CacheLayerMixin) for layer in self._cache.layers)
         self._layers = [layer for layer in self._cache.layers if isinstance(layer, PreallocatedLayer)]
         self._packs = packs and len(self._layers) == len(self._cache.layers)
-        self._cache_name, self._takes_positions = _keywords(model)
+        self._cache_name, self._takes_positions = keywords(model)
 
     @torch.no_grad()
     def start(self) -> DecodeStep:
@@ -147,7 +147,7 @@ def _unpack(states: Tensor, index: Tensor, height: int) -> Tensor:
     return padded.view(height, -1, heads, width).transpose(1, 2)
 
 
-def _keywords(model: nn.Module) -> tuple[str, bool]:
+def keywords(model: nn.Module) -> tuple[str, bool]:
     """Return the name of the cache argument of `model.forward`, and whether it takes positions.
 
     A wrapper whose signature has neither argument passes keywords on to a decoder that has both.
