@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from rlcore.protocols import Step
+from rlcore.rewards.values import LARGEST_REWARD
 from rlcore.safe_text import shorten
 
 FIELDS = tuple(field.name for field in attrs.fields(Step))
@@ -77,12 +78,12 @@ def read_step(found: Any, *, may_be_silent: bool = False) -> Answer:
     fields of a `Step`.
 
     Raises:
-        BadAnswer: it has none of the forms, a reward is not finite, or an episode that goes on has no messages.
+        BadAnswer: it has none of the forms, a reward is not finite or too large, or an episode that goes on has no messages.
     """
     if isinstance(found, str):
         found = Step(messages=found)
     elif isinstance(found, numbers.Real):
-        found = Step(reward=float(found), done=True)
+        found = Step(reward=to_float(found), done=True)
     elif isinstance(found, tuple) and len(found) == 2:
         found = Step(messages=found[0], reward=found[1])
     elif isinstance(found, Mapping):
@@ -111,7 +112,31 @@ def _rewards(reward: Any) -> dict[str, float]:
         where = f" ('{name}')" if name else ""
         if not isinstance(value, numbers.Real):
             raise BadAnswer(f"step returned the reward {shorten(value)}{where}, which is not a number")
-        if not math.isfinite(value):
-            raise BadAnswer(f"step returned the reward {float(value)}{where}, which is not finite")
-        checked[str(name)] = float(value)
+        number = to_float(value)
+        if not math.isfinite(number):
+            raise BadAnswer(f"step returned the reward {number}{where}, which is not finite")
+        checked[str(name)] = number
+    if not abs(math.fsum(checked.values())) <= LARGEST_REWARD:
+        raise BadAnswer(f"step returned the reward {shorten(reward)}, which is outside the range of float32")
     return checked
+
+
+def to_float(value: Any) -> float:
+    """Return a real number as float; infinity where it is larger than any."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def to_metric(value: Any) -> float | None:
+    """Return a number or truth value of `info`, also one of numpy, as a metric; None if it is none, or not finite."""
+    if not isinstance(value, numbers.Real):
+        try:
+            value = value.item() if getattr(value, "shape", None) == () else None
+        except (TypeError, ValueError, RuntimeError):
+            return None
+        if not isinstance(value, numbers.Real):
+            return None
+    number = to_float(value)
+    return number if math.isfinite(number) else None

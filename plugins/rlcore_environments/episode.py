@@ -9,9 +9,10 @@ import attrs
 
 from rlcore.components import describe_error
 from rlcore.protocols import Environment, Turn
+from rlcore.rewards.values import LARGEST_REWARD
 from rlcore.safe_text import shorten
 from rlcore.types import Prompt
-from rlcore_environments.answers import Answer, BadAnswer
+from rlcore_environments.answers import Answer, BadAnswer, to_metric
 from rlcore_environments.calls import CallTooLate
 from rlcore_environments.process import ProcessDied, RemoteError
 
@@ -96,6 +97,9 @@ class Episode:
 
     def take(self, answer: Answer) -> None:
         """Take the answer to the last turn: its reward, and its end if it has one; `add_reply` adds the messages."""
+        if not abs(self.total + answer.reward) <= LARGEST_REWARD:
+            self.fail(f"the sum of the rewards is {self.total + answer.reward:g}, outside the range of float32")
+            return
         last = len(self.chosen) - 1 - self.chosen[::-1].index(True)
         self.rewards[last] += answer.reward
         self.messages[-1]["reward"] = answer.reward
@@ -148,13 +152,10 @@ class Episode:
         failed = self.end == FAILED
         counted = {f"episode/{end}": float(self.end == end) for end in ENDS}
         own: dict[str, float | None] = {
-            f"environment/{name}": float(value)
+            "episode/success" if name == "success" else f"environment/{name}": number
             for name, value in self.info.items()
-            if isinstance(value, int | float) and name != "success"
+            if (number := to_metric(value)) is not None
         }
-        success = self.info.get("success")
-        if isinstance(success, int | float):
-            own["episode/success"] = float(success)
         own |= {f"environment/{name}": value for name, value in self.by_name.items()}
         if failed:
             own = dict.fromkeys(own)
