@@ -7,6 +7,8 @@ import functools
 import inspect
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any
@@ -14,7 +16,8 @@ from typing import Any
 from rlcore.rewards.calls import end_with_interpreter
 
 POLL_S = 0.05
-"""How often a waiting call looks whether it has begun; Ctrl-C is handled between two looks."""
+"""The longest wait for a call whose turn may come at any moment."""
+_running = threading.local()
 
 
 class CallTooLate(Exception):
@@ -25,12 +28,10 @@ class Pending:
     """A call that was started, and may wait for its turn."""
 
     def __init__(self, calls: Calls, function: Callable[[], Any]) -> None:
-        self._calls, self._function = calls, function
-        self._begun, self._is_counted, self._lock = threading.Event(), False, threading.Lock()
-        self._result: Future[Any] = Future()
-        self._task: Future[Any] | None = None
-        self._thread = threading.Thread(target=self._work, name="rlcore-environment", daemon=True)
-        self._thread.start()
+        self.function, self.deadline, self.settled = function, 0.0, threading.Event()
+        self.task: Future[Any] | None = None
+        self._calls, self._found = calls, None
+        self._error: BaseException | None = None
 
     def result(self) -> Any:
         """Return or raise what the function does.
@@ -38,41 +39,23 @@ class Pending:
         Raises:
             CallTooLate: it has not returned within the time limit, counted from its beginning.
         """
-        while not self._begun.wait(POLL_S):
+        while not self.settled.wait(self._calls.expire()):
             pass
-        self._thread.join(self._calls.timeout_s)
-        if not self._result.done():
-            if self._task is not None:
-                self._task.cancel()
-            self._free()
-            end_with_interpreter(self._thread.is_alive)
-            raise CallTooLate(f"did not return within data.episodes.timeout_s = {self._calls.timeout_s:g} seconds")
-        return self._result.result()
+        if self._error is not None:
+            raise self._error
+        return self._found
 
-    def _work(self) -> None:
-        self._calls.slots.acquire()
-        self._is_counted = True
-        self._begun.set()
-        try:
-            found = self._function()
-            if inspect.isawaitable(found):
-                self._task = _start(found)
-                found = self._task.result()
-            self._result.set_result(found)
-        except BaseException as error:  # noqa: BLE001  raised again where the result is read
-            self._result.set_exception(error)
-        finally:
-            self._free()
-
-    def _free(self) -> None:
-        with self._lock:
-            is_counted, self._is_counted = self._is_counted, False
-        if is_counted:
-            self._calls.slots.release()
+    def settle(self, found: Any = None, error: BaseException | None = None) -> None:
+        """Set what `result` returns or raises."""
+        self._found, self._error = found, error
+        self.settled.set()
 
 
 class Calls:
-    """Starts calls, of which at most `limit` run at a time; a call that is too late no longer counts.
+    """Starts calls, of which at most `limit` run at a time, in as many threads.
+
+    The time of a call counts from its beginning, not from the reading of its result. A call that is too late no longer
+    counts, and its thread is replaced: whoever starts a call or waits for one looks for late ones.
 
     Args:
         limit: most calls at a time.
@@ -80,16 +63,96 @@ class Calls:
     """
 
     def __init__(self, limit: int, timeout_s: float) -> None:
-        self.slots, self.timeout_s = threading.Semaphore(limit), timeout_s
+        self.limit, self.timeout_s = limit, timeout_s
+        self._lock, self._waiting, self._begun = threading.Lock(), deque[Pending](), dict[Pending, threading.Thread]()
 
     def start(self, function: Callable[..., Any], *args: Any, **named: Any) -> Pending:
         """Start a call in a thread; what it returns is awaited if it is a coroutine."""
-        return Pending(self, functools.partial(function, *args, **named))
+        call = Pending(self, functools.partial(function, *args, **named))
+        with self._lock:
+            self._waiting.append(call)
+        self.expire()
+        return call
+
+    def expire(self) -> float:
+        """End calls that are too late, let others begin in their place, and return the seconds until the next end."""
+        with self._lock:
+            now = time.monotonic()
+            for call, thread in [(call, thread) for call, thread in self._begun.items() if call.deadline <= now]:
+                del self._begun[call]
+                if call.task is not None:
+                    call.task.cancel()
+                _watch(thread)
+                call.settle(
+                    error=CallTooLate(f"did not return within data.episodes.timeout_s = {self.timeout_s:g} seconds")
+                )
+            while self._waiting and len(self._begun) < self.limit:
+                call = self._waiting.popleft()
+                thread = threading.Thread(target=self._work, args=(call,), name="rlcore-environment", daemon=True)
+                self._begin(call, thread)
+                thread.start()
+            return min((max(call.deadline - now, 0.0) for call in self._begun), default=POLL_S)
+
+    def allow(self, call: Pending, seconds: float) -> None:
+        """Let a call take so many seconds from now, if that is more than it has left."""
+        with self._lock:
+            call.deadline = max(call.deadline, time.monotonic() + seconds)
+
+    def _begin(self, call: Pending, thread: threading.Thread) -> None:
+        self._begun[call], call.deadline = thread, time.monotonic() + self.timeout_s
+
+    def _work(self, first: Pending) -> None:
+        """Run a call, and then those that wait, until none is left or the thread has been replaced."""
+        call: Pending | None = first
+        while call is not None:
+            _running.call = call, self
+            outcome = _outcome(call)
+            with self._lock:
+                if self._begun.pop(call, None) is None:  # it was too late
+                    return
+                call.settle(*outcome)
+                call = self._waiting.popleft() if self._waiting else None
+                if call is not None:
+                    self._begin(call, threading.current_thread())
+
+
+def allow_more(seconds: float) -> None:
+    """Let the call that runs in this thread take so many seconds from now, if it has less left; nothing elsewhere."""
+    if (running := getattr(_running, "call", None)) is not None:
+        call, calls = running
+        calls.allow(call, seconds)
 
 
 def finished(found: Any) -> Any:
     """Return what a call returned, or the result of it if it is a coroutine; called in a thread of a call."""
     return _start(found).result() if inspect.isawaitable(found) else found
+
+
+def _outcome(call: Pending) -> tuple[Any, BaseException | None]:
+    try:
+        found = call.function()
+        if inspect.isawaitable(found):
+            call.task = _start(found)
+            if call.settled.is_set():  # it became too late before there was a task to cancel
+                call.task.cancel()
+            found = call.task.result()
+    except BaseException as error:  # noqa: BLE001  raised again where the result is read
+        return None, error
+    return found, None
+
+
+def _watch(thread: threading.Thread) -> None:
+    """Note a thread that is too late, so that the process can end although it runs."""
+    late = _late(os.getpid())
+    late[:] = [each for each in late if each.is_alive()] + [thread]
+
+
+@functools.cache
+def _late(process: int) -> list[threading.Thread]:  # noqa: ARG001  a forked child has none of the threads
+    """Return the late threads of this process, which one thread watches."""
+    late: list[threading.Thread] = []
+    end_with_interpreter(lambda: any(thread.is_alive() for thread in late))
+    return late
 
 
 def _start(found: Awaitable[Any]) -> Future[Any]:
