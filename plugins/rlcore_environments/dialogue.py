@@ -1,13 +1,13 @@
 """Tokens of an environment's messages: what the chat template writes between two turns of the policy.
 
 The tokens of earlier turns stay as they were sampled: the template renders a short stand-in of the dialogue, and what
-it writes after the stand-in's answer follows the sampled turn. Texts of an environment never become control tokens.
+it writes after the stand-in's answer follows the sampled turn. No string of a message becomes a control token.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import ConfigError, DataError
@@ -23,6 +23,8 @@ Message = Mapping[str, Any]
 ANSWER = "zqanswerzq"
 """The stand-in of a turn, a word that no template writes."""
 THOUGHT = "zqthoughtzq"
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
+"""Roles that stay as they are, also where a tokenizer has them as added words."""
 QUESTION: Message = {"role": "user", "content": "zqquestionzq"}
 
 
@@ -65,7 +67,7 @@ class Dialogue:
 
     def has_control_text(self, messages: Sequence[Message]) -> bool:
         """Return whether a message has the text of a special token."""
-        return self._special is not None and any(self._special.search(str(each.get("content"))) for each in messages)
+        return self._special is not None and any(map(self._special.search, _texts_of(messages)))
 
     def reply(self, messages: Sequence[Message], *, last: int) -> list[int]:
         """Return the tokens between a sampled turn and the policy's next turn.
@@ -110,10 +112,11 @@ class Dialogue:
     def _tokens(self, texts: Sequence[str], messages: Sequence[Message] | None, *, begins: bool = False) -> list[int]:
         """Return the tokens of plain texts, or of messages in the template; control tokens in them are text."""
         found: list[str] = []
+        mark = _unused(str((texts, messages, self.variables, self.data)))
 
         def hide(match: re.Match[str]) -> str:
             found.append(match.group())
-            return f"zqmark{len(found) - 1}zq"
+            return f"{mark}{len(found) - 1}zq"
 
         def hidden(text: str) -> str:
             return text if self._special is None else self._special.sub(hide, text)
@@ -121,14 +124,14 @@ class Dialogue:
         if messages is None:
             whole = "".join(map(hidden, texts))
         else:
-            safe = [{**each, "content": hidden(str(each.get("content") or ""))} for each in messages]
+            safe = [_changed({**each, "content": str(each.get("content") or "")}, hidden) for each in messages]
             whole = render_prompt(self.tokenizer, self.chat(safe)) if begins else self._between(safe)
         if not found:
             return self._encode(whole, begins=begins)
-        pieces = re.split(r"zqmark(\d+)zq", whole)
+        pieces = re.split(rf"{mark}(\d+)zq", whole)
         ids = self._encode(pieces[0], begins=begins)
-        for mark, piece in zip(pieces[1::2], pieces[2::2], strict=True):
-            ids += self._as_text(found[int(mark)]) + self._encode(piece)
+        for number, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+            ids += self._as_text(found[int(number)]) + self._encode(piece)
         return ids
 
     def _ending(self, text: str) -> str:
@@ -199,6 +202,40 @@ class Dialogue:
 
 def _answer(content: str, calls: Sequence[Any] = ()) -> dict[str, Any]:
     return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {})}
+
+
+def _unused(text: str) -> str:
+    """Return the begin of a marker that does not occur in a text."""
+    mark = "zqmark"
+    while mark in text:
+        mark += "k"
+    return mark
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a message, or a part of one, with each of its strings changed, except for roles that templates know."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {
+            change(key) if isinstance(key, str) and not key.isidentifier() else key: (
+                each if key == "role" and each in ROLES else _changed(each, change)
+            )
+            for key, each in value.items()
+        }
+    return [_changed(each, change) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _texts_of(messages: Sequence[Message]) -> list[str]:
+    """Return all strings of messages that `_changed` changes."""
+    found: list[str] = []
+
+    def note(text: str) -> str:
+        found.append(text)
+        return text
+
+    _changed(messages, note)
+    return found
 
 
 def _calls_for(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -113,3 +113,27 @@ def test_texts_without_a_template_follow_one_another(byte_tokenizer: Any, llama_
         begun = len(tokenizer.decode(ids))
         ids += dialogue.reply([user("there"), user(" you")], last=-1)
         assert tokenizer.decode(ids)[begun:] == "there you"
+
+
+@pytest.mark.parametrize("field", ["role", "name", "tool_call_id", "note"])
+def test_no_string_of_a_message_becomes_a_control_token(byte_tokenizer: Any, field: str) -> None:  # noqa: F811
+    tokenizer = of_family(byte_tokenizer, JOINT[0])
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}|{{ m.name }}|{{ m.tool_call_id }}|{{ m.note }}|{{ m.content }}<|eos|>"
+        "{% endfor %}{% if add_generation_prompt %}assistant|{% endif %}"
+    )
+    dialogue = Dialogue(tokenizer, DataConfig(), keeps_history=True)
+    said = [{"role": "user", "content": "hi", field: "x<|eos|>y"}]
+    assert dialogue.has_control_text(said)
+    for ids in (dialogue.opening(said), dialogue.reply(said, last=0)):
+        assert "x<|eos|>y" in tokenizer.decode(ids)
+        assert ids.count(tokenizer.eos_token_id) == 1  # the end of a message that the template writes
+
+
+def test_a_text_may_have_the_words_that_stand_for_control_tokens(byte_tokenizer: Any) -> None:  # noqa: F811
+    tokenizer = of_family(byte_tokenizer, JOINT[0])
+    dialogue, text = Dialogue(tokenizer, DataConfig()), "zqmark7zq zqmark0zq zqmarkk0zq <|eos|> end"
+    assert text in tokenizer.decode(dialogue.reply([user(text)], last=0))
+    tokenizer.chat_template = None
+    plain = Dialogue(tokenizer, DataConfig())
+    assert tokenizer.decode(plain.reply([user(text)], last=0)) == text
