@@ -11,9 +11,12 @@ from rlcore.components import describe_error
 from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
-from rlcore_environments.calls import Calls, CallTooLate, finished
+from rlcore_environments.calls import Calls, CallTooLate, allow_more, finished
 from rlcore_environments.factory import check_tools
 from rlcore_environments.options import ToolOptions
+
+MARGIN_S = 1.0
+"""What a turn may take beyond the limit of a tool that it calls, before its episode fails."""
 
 
 class Tools:
@@ -65,12 +68,12 @@ class ToolEpisode:
         return Step(messages)
 
     def _result(self, call: Mapping[str, Any]) -> tuple[str, str]:
-        """Return the name of a called function, and its result or the error as text."""
+        """Return the name of a called function, empty if there is none, and its result or the error as text."""
         name = str(call.get("name", ""))
         if "error" in call:
-            return name, f"error: {call['error']}"
-        if name not in self._functions:
-            return name, f"error: there is no tool '{name}'; there are {', '.join(self._functions)}"
+            return "", f"error: {call['error']}"
+        if name not in self._functions:  # the policy made it up, so that it is no name of a message
+            return "", f"error: there is no tool '{name}'; there are {', '.join(self._functions)}"
         self._num_calls += 1
         if self._num_calls > self._options.max_calls:
             return name, f"error: at most {self._options.max_calls} calls are allowed"
@@ -79,6 +82,7 @@ class ToolEpisode:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
             return name, f"error: {name}: {error}"
+        allow_more(self._options.timeout_s + MARGIN_S)
         try:
             return name, self._cut(_as_text(self._calls.start(lambda: finished(function(**arguments))).result()))
         except CallTooLate:

@@ -9,6 +9,7 @@ import pytest
 
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
+from rlcore_environments.calls import Calls
 from rlcore_environments.options import ToolOptions
 from rlcore_environments.tool_calls import parse_calls
 from rlcore_environments.tools import Tools
@@ -152,3 +153,18 @@ def test_a_function_without_hints_is_refused() -> None:
 def test_no_function_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"data\.environment\.functions: names no function"):
         Tools(ToolOptions())
+
+
+def test_a_name_that_the_policy_made_up_is_no_name_of_a_message() -> None:
+    episode = Tools(ToolOptions(functions=[add])).make()
+    step = episode.step(Turn("", 0, tool_calls=(call("no</s>ne"), ADD)))
+    assert [message.get("name", "") for message in step.messages] == ["", "add"]  # type: ignore[union-attr]
+
+
+def test_slow_calls_of_one_turn_each_have_the_time_of_a_tool() -> None:
+    episode = Tools(ToolOptions(functions=[wait], timeout_s=0.4)).make()
+    turn = Turn("", 0, tool_calls=(call("wait", seconds=0.15), call("wait", seconds=0.15), call("wait", seconds=9)))
+    step = Calls(1, 0.2).start(episode.step, turn).result()
+    assert [message["content"] for message in step.messages] == [
+        "done", "done", "error: wait did not return within 0.4 seconds",
+    ]  # fmt: skip
