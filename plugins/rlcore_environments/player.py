@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
+
+import attrs
 
 from rlcore.components import describe_error
 from rlcore.config import evolve, structure, unstructure
@@ -22,7 +25,8 @@ from rlcore_environments.example import MOST, ExampleTurns, stand_in, to_sample
 from rlcore_environments.factory import Factory, check_environment, factory_of
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.process import RemoteError, isolated_factory
-from rlcore_environments.sampler import EpisodeSampler
+from rlcore_environments.sampler import EpisodeSampler, Given
+from rlcore_transformers.data.limits import truncated_prompt
 from rlcore_transformers.data.rows import load_rows
 from rlcore_transformers.data.tokens import missing_opening, opening_tokens
 
@@ -50,8 +54,11 @@ class Player:
             self.factory: Factory = factory_of(environment)
         else:
             one_each = self.options.isolate == "episode"
-            self.factory = isolated_factory(environment, self.options.python, one_each=one_each)
+            self.factory = isolated_factory(
+                environment, self.options.python, one_each=one_each, timeout_s=self.options.timeout_s
+            )
         self._dialogues: dict[int, tuple[Any, Dialogue]] = {}
+        self._given: dict[int, Given] = {}  # by the identity of a prompt's columns
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]] | None:
         """Return the environment's own rows of a split; None if it has none."""
@@ -86,7 +93,10 @@ class Player:
             seeds = derive_seeds(
                 self.config.run.seed * 1009 + (700 if what == "eval_prompts" else 600), range(len(rows))
             )
-            fields = [_fields(row, data.prompt_column, seed) for row, seed in zip(rows, seeds, strict=True)]
+            fields = [
+                _fields(row, data.prompt_column, seed, f"{what}[{i}]")
+                for i, (row, seed) in enumerate(zip(rows, seeds, strict=True))
+            ]
             openings = self._openings(fields, data.prompt_column, what)
             dialogue = self.dialogue(tokenizer)
             complete = [
@@ -96,9 +106,31 @@ class Player:
             if self.factory.tools:
                 complete = [{**each, "tools": list(self.factory.tools)} for each in complete]
             prompts = pipeline(complete, tokenizer, data, max_length=max_length, what=what)
-            return [self._safe(prompt, said, dialogue, data) for prompt, said in zip(prompts, openings, strict=True)]
+            if len(prompts) != len(rows):
+                raise DataError(
+                    f"{what}: the pipeline returned {len(prompts)} prompts for {len(rows)} rows, and every row of a run "
+                    "with an environment needs one of its own, since it is given to reset; leave rows out beforehand, "
+                    "or use another pipeline (data.prompt_pipeline)"
+                )
+            found = []
+            for i, (prompt, row, said) in enumerate(zip(prompts, fields, openings, strict=True)):
+                safe = self._safe(prompt, said, dialogue, data)
+                if safe.tokens != prompt.tokens:
+                    safe = attrs.evolve(safe, tokens=_fitted(safe.tokens, dialogue, data, max_length, f"{what}[{i}]"))
+                given = {name: value for name, value in row.items() if name not in (SEED, data.prompt_column)}
+                self._given[id(safe.columns)] = Given(safe.columns, given, int(row[SEED]), said)
+                found.append(safe)
+            return found
 
         return build
+
+    def given(self, prompt: Prompt) -> Given:
+        """Return what an environment received when a prompt was read; of other prompts, what their columns tell."""
+        found = self._given.get(id(prompt.columns))
+        if found is not None and found.columns is prompt.columns:
+            return found
+        columns = dict(prompt.columns)
+        return Given(prompt.columns, columns, int(columns.pop(SEED, 0)), None)
 
     def _safe(self, prompt: Prompt, said: list[dict[str, Any]], dialogue: Dialogue, data: DataConfig) -> Prompt:
         """Return a prompt without the column of tools; control tokens in the environment's messages are text."""
@@ -153,14 +185,14 @@ class Player:
 
     def sampler(self, sampler: Sampler) -> Sampler:
         """Return the sampler of episodes."""
-        found: Any = EpisodeSampler(sampler, self.factory, self.options, self.dialogue, _row_of)
+        found: Any = EpisodeSampler(sampler, self.factory, self.options, self.dialogue, self.given)
         return found  # type: ignore[no-any-return]
 
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""
         turns: Any = ExampleTurns(self.factory.example_turns)
         options = evolve(self.options, max_failed=1.0, max_turns=MOST)
-        loop = EpisodeSampler(turns, self.factory, options, self.dialogue, _row_of)
+        loop = EpisodeSampler(turns, self.factory, options, self.dialogue, self.given)
         batch = loop(stand_in(tokenizer), [prompt], self.config.gen, row_seeds=[0])
         return to_sample(batch), batch.arguments["transcript"][0]
 
@@ -173,15 +205,29 @@ class Player:
                 _log.warning("the environment could not be shut down", error=describe_error(error))
 
 
-def _fields(row: Any, column: str, seed: int) -> dict[str, Any]:
+def _fields(row: Any, column: str, seed: int, where: str) -> dict[str, Any]:
     fields = {str(key): value for key, value in row.items()} if isinstance(row, Mapping) else {column: row}
     own = fields.get(SEED)
-    return {**fields, SEED: own if isinstance(own, int) and not isinstance(own, bool) else seed}
+    if own is not None and (isinstance(own, bool) or not isinstance(own, numbers.Integral)):
+        raise DataError(
+            f"{where}: the column '{SEED}' is {shorten(own)} ({type(own).__name__}), and it is the seed of the row's "
+            "environment, an integer; correct it, or rename the column if it is something else"
+        )
+    return {**fields, SEED: seed if own is None else int(own)}
 
 
-def _row_of(prompt: Prompt) -> tuple[dict[str, Any], int]:
-    columns = dict(prompt.columns)
-    return columns, int(columns.pop(SEED, 0))
+def _fitted(
+    tokens: Sequence[int], dialogue: Dialogue, data: DataConfig, max_length: int, where: str
+) -> tuple[int, ...]:
+    """Return the tokens of a prompt that were computed anew, within the same limits as those of the pipeline."""
+    kept = truncated_prompt(list(tokens), dialogue.tokenizer, data, where)
+    if max_length and len(kept) >= max_length:
+        raise DataError(
+            f"{where}: has {len(kept)} tokens, since the environment's message has the text of a control token, which "
+            f"is read as text, and the model takes prompts of at most {max_length - 1}; shorten it, or set "
+            f"data.max_prompt_tokens to at most {max_length - 1} to truncate prompts"
+        )
+    return tuple(kept)
 
 
 def _content(asked: Any, said: list[dict[str, Any]], dialogue: Dialogue, where: str) -> Any:

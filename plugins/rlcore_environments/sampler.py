@@ -7,11 +7,12 @@ every batch, and with them the results, do not depend on how long an environment
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from rlcore.data.text import render_outputs
 from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy, Sampler, Turn
+from rlcore.safe_text import shorten
 from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
 from rlcore.sampling.sampler_checks import takes_on_batch, takes_row_seeds
 from rlcore.settings import SamplingConfig
@@ -44,6 +46,23 @@ class EpisodesFailed(RLCoreError, RuntimeError):
     """More episodes failed than `data.episodes.max_failed` allows."""
 
 
+@attrs.frozen(eq=False)
+class Given:
+    """What the environment of a prompt received when the prompt was read, and what it said.
+
+    Attributes:
+        columns: the prompt's columns, by which it is recognised.
+        row: the row.
+        seed: its seed.
+        opening: the first messages; None if they are not known.
+    """
+
+    columns: Mapping[str, Any]
+    row: Mapping[str, Any]
+    seed: int
+    opening: Sequence[Mapping[str, Any]] | None
+
+
 class EpisodeSampler:
     """Samples episodes with a sampler of single turns.
 
@@ -52,7 +71,7 @@ class EpisodeSampler:
         factory: makes environments.
         options: the section `data.episodes`.
         make_dialogue: returns what renders messages for a tokenizer.
-        row_of: returns the row and the seed of a prompt.
+        given: returns what the environment received when a prompt was read.
     """
 
     def __init__(
@@ -61,10 +80,10 @@ class EpisodeSampler:
         factory: Factory,
         options: EpisodeOptions,
         make_dialogue: Callable[[Any], Dialogue],
-        row_of: Callable[[Prompt], tuple[dict[str, Any], int]],
+        given: Callable[[Prompt], Given],
     ) -> None:
         self.inner, self.factory, self.options = sampler, factory, options
-        self._make_dialogue, self._row_of = make_dialogue, row_of
+        self._make_dialogue, self.given = make_dialogue, given
         self.exact_logprobs = bool(getattr(sampler, "exact_logprobs", False))
         self.draws_from_policy = bool(getattr(sampler, "draws_from_policy", True))
         self.max_turns = options.max_turns or factory.max_turns or 16
@@ -108,10 +127,6 @@ class EpisodeSampler:
             empty = self.inner(policy, [], sampling, **loop.given([]))
             return Episodes(empty.tokens, empty.mask, empty.action_mask, empty.ended, empty.columns)
         return to_batch(policy, episodes)
-
-    def row_of(self, prompt: Prompt) -> tuple[dict[str, Any], int]:
-        """Return the row and the seed of a prompt."""
-        return self._row_of(prompt)
 
     def _check_failures(self, episodes: Sequence[Episode]) -> None:
         failed = [episode for episode in episodes if episode.end == FAILED]
@@ -163,17 +178,17 @@ class _Play:
         self._check_opening(episode, found)
 
     def _open(self, episode: Episode) -> Any:
-        row, seed = self.sampler.row_of(episode.prompt)
+        given = self.sampler.given(episode.prompt)
         episode.environment = check_environment(self.sampler.factory.make(), self.sampler.factory)
-        return episode.environment.reset(row, seed=seed)
+        return episode.environment.reset(dict(given.row), seed=given.seed)
 
     def _check_opening(self, episode: Episode, found: list[dict[str, Any]]) -> None:
         said = [(each["role"], each["content"]) for each in found]
-        expected = [(m["role"], m["content"]) for m in (episode.prompt.messages or ())][-len(said) :] if said else []
-        plain = "".join(content for _, content in said)
-        if said != expected and not (episode.prompt.messages is None and episode.prompt.text.endswith(plain)):
+        opening = self.sampler.given(episode.prompt).opening
+        if opening is not None and said != [(each["role"], each["content"]) for each in opening]:
+            plain = "".join(content for _, content in said)
             episode.fail(
-                f"reset returned {plain[:80]!r}, and other messages for the same row and seed when the prompts were "
+                f"reset returned {shorten(plain)}, and other messages for the same row and seed when the prompts were "
                 "read; take random numbers from `seed` alone"
             )
 
@@ -195,6 +210,8 @@ class _Play:
                 episode.end = MAX_NEW_TOKENS
             elif longest and len(episode.tokens) > longest:
                 episode.end = CONTEXT
+                if not episode.turns:  # nothing was chosen, so there is nothing to score
+                    episode.fail(f"the prompt has {len(episode.tokens)} tokens, and the model takes at most {longest}")
             else:
                 by_limit.setdefault(min(room, self.sampling.max_new_tokens), []).append(episode)
         pending: list[tuple[Episode, Pending]] = []
