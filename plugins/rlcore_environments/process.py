@@ -14,19 +14,27 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
 from rlcore.safe_text import show
+from rlcore_environments.calls import CallTooLate
 from rlcore_environments.factory import Factory, check_tools
+from rlcore_environments.worker import plain_value
 
 WORKER = Path(__file__).with_name("worker.py")
 TAIL = 500
 """Characters of a process's last output in messages."""
+START_S = 300.0
+"""The longest time in which a process loads its environment."""
+PING_S = 5.0
+"""The longest time in which a process that has a late call answers whether it still works."""
 
 
 class RemoteError(Exception):
@@ -43,12 +51,14 @@ class Worker:
     Args:
         given: what the process loads: `reference` or `pickle`.
         python: the interpreter.
+        timeout_s: seconds that a call may take.
 
     Raises:
         ConfigError: the process does not start, or cannot load the environment.
     """
 
-    def __init__(self, given: Mapping[str, str], python: str) -> None:
+    def __init__(self, given: Mapping[str, str], python: str, timeout_s: float = 60.0) -> None:
+        self._timeout_s = timeout_s
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         try:
             self._process = subprocess.Popen(  # noqa: S603  the user's own interpreter
@@ -58,13 +68,19 @@ class Worker:
         except OSError as error:
             raise ConfigError(f"data.episodes.python = {python!r}: cannot be started: {error.strerror}") from error
         self._lock, self._ids, self._waiting = threading.Lock(), itertools.count(1), dict[int, Future[Any]]()
+        self._begun = dict[int, float]()
         atexit.register(self.close)
         begun: Future[Any] = Future()
         self._waiting[0] = begun
         threading.Thread(target=self._read, name="rlcore-isolated", daemon=True).start()
         self._send({**given, "path": _own_folders()})
         try:
-            begun.result()
+            begun.result(START_S)
+        except FutureTimeout:
+            self.close()
+            raise ConfigError(
+                f"data.environment: its process ({python}) did not load it within {START_S:g} seconds"
+            ) from None
         except (RemoteError, ProcessDied) as error:
             self.close()
             raise ConfigError(f"data.environment: its process ({python}) could not load it: {error}") from error
@@ -75,20 +91,46 @@ class Worker:
         return self._process.poll() is None
 
     def call(self, method: str, episode: int = 0, **arguments: Any) -> Any:
-        """Return the answer of the process.
+        """Return the answer of the process; one that answers nothing any more is ended.
 
         Raises:
             RemoteError: the environment raised.
             ProcessDied: the process has ended.
+            CallTooLate: it has not answered in time.
         """
+        limit = START_S if method in ("describe", "rows") else self._timeout_s
+        try:
+            return self._answer(method, episode, arguments, limit)
+        except FutureTimeout:
+            self.end_if_stuck()
+            raise CallTooLate(f"did not return within data.episodes.timeout_s = {limit:g} seconds") from None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a call is late, or nearly so."""
+        return any(time.monotonic() - begun > 0.9 * self._timeout_s for begun in list(self._begun.values()))
+
+    def end_if_stuck(self) -> None:
+        """End the process if it does not answer any more; environments in other calls of it may still work."""
+        try:
+            self._answer("ping", 0, {}, PING_S)
+        except FutureTimeout:
+            self.close()
+        except ProcessDied:
+            pass
+
+    def _answer(self, method: str, episode: int, arguments: Mapping[str, Any], limit_s: float) -> Any:
         answer: Future[Any] = Future()
         number = next(self._ids)
-        self._waiting[number] = answer
-        if not self.is_alive:
+        self._waiting[number], self._begun[number] = answer, time.monotonic()
+        try:
+            if not self.is_alive:
+                raise ProcessDied(self._epitaph())
+            self._send({"id": number, "method": method, "episode": episode, "arguments": arguments})
+            return answer.result(limit_s)
+        finally:
             self._waiting.pop(number, None)
-            raise ProcessDied(self._epitaph())
-        self._send({"id": number, "method": method, "episode": episode, "arguments": arguments})
-        return answer.result()
+            self._begun.pop(number, None)
 
     def close(self) -> None:
         """End the process, and what it started."""
@@ -98,10 +140,16 @@ class Worker:
         self._process.wait()
 
     def _send(self, request: Mapping[str, Any]) -> None:
-        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):  # `_read` reports the end
-            assert self._process.stdin is not None  # noqa: S101  it is a pipe
-            self._process.stdin.write(json.dumps(request, default=str) + "\n")
-            self._process.stdin.flush()
+        line = json.dumps(request, default=plain_value) + "\n"
+        if not self._lock.acquire(timeout=PING_S):  # it reads nothing, and an earlier request fills the pipe
+            return
+        try:
+            with contextlib.suppress(BrokenPipeError, ValueError):  # `_read` reports the end
+                assert self._process.stdin is not None  # noqa: S101  it is a pipe
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+        finally:
+            self._lock.release()
 
     def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101  it is a pipe
@@ -129,17 +177,19 @@ class Worker:
 class Workers:
     """Starts processes when they are needed, one for all episodes or one for each, and again when one has died."""
 
-    def __init__(self, given: Mapping[str, str], python: str, *, one_each: bool) -> None:
-        self._given, self._python, self._one_each = given, python, one_each
+    def __init__(self, given: Mapping[str, str], python: str, timeout_s: float, *, one_each: bool) -> None:
+        self._given, self._python, self._timeout_s, self._one_each = given, python, timeout_s, one_each
         self._lock, self._shared, self._episodes = threading.Lock(), list[Worker](), itertools.count(1)
 
     def get(self) -> tuple[Worker, int]:
         """Return a process for an episode, and the number of the episode."""
         if self._one_each:
-            return Worker(self._given, self._python), next(self._episodes)
+            return Worker(self._given, self._python, self._timeout_s), next(self._episodes)
         with self._lock:
+            if self._shared and self._shared[-1].is_late:
+                self._shared[-1].end_if_stuck()
             if not self._shared or not self._shared[-1].is_alive:
-                self._shared.append(Worker(self._given, self._python))
+                self._shared.append(Worker(self._given, self._python, self._timeout_s))
             return self._shared[-1], next(self._episodes)
 
     @property
@@ -183,18 +233,19 @@ class RemoteEnvironment:
                 self._worker.close()
 
 
-def isolated_factory(environment: Any, python: str | None, *, one_each: bool) -> Factory:
+def isolated_factory(environment: Any, python: str | None, *, one_each: bool, timeout_s: float = 60.0) -> Factory:
     """Return a factory of environments in processes.
 
     Args:
         environment: `module:attribute`, which only the process imports, or a class or factory that can be pickled.
         python: the interpreter of the process; by default this one.
         one_each: a process for each episode.
+        timeout_s: seconds that a call may take.
 
     Raises:
         ConfigError: the environment cannot be sent to a process, or the process cannot load it.
     """
-    workers = Workers(_given(environment), python or sys.executable, one_each=one_each)
+    workers = Workers(_given(environment), python or sys.executable, timeout_s, one_each=one_each)
     worker, _ = workers.get()
     about = worker.call("describe")
     check_tools(about["tools"])

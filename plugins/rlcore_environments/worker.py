@@ -42,6 +42,8 @@ class Server:
 
     def call(self, method: str, episode: int, arguments: dict[str, Any]) -> Any:
         """Answer one request."""
+        if method == "ping":  # through the loop, which a coroutine may block
+            return asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result()
         if method == "describe":
             return {
                 "tools": list(getattr(self.source, "tools", None) or ()),
@@ -84,21 +86,23 @@ def _load(given: dict[str, Any]) -> Any:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, method: str) -> Any:
     """Return an answer with which JSON and the parent can work: steps as mappings, pairs as mappings of their parts."""
     if all(hasattr(value, name) for name in FIELDS):
         return {name: getattr(value, name) for name in FIELDS}
-    if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[1], (dict, list, str)):
+    if method == "step" and isinstance(value, tuple) and len(value) == 2:
         return {"messages": value[0], "reward": value[1]}
     return value
 
 
-def _other(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a plain value in place of one that JSON does not know: a number or list of numpy, a mapping, or a text."""
+    if isinstance(value, type):
+        return str(value)
     for method in ("tolist", "items"):
         if hasattr(value, method):
             return dict(value.items()) if method == "items" else value.tolist()
-    return list(value) if isinstance(value, (set, frozenset, tuple)) else repr(value)
+    return list(value) if isinstance(value, (set, frozenset, tuple)) else str(value)
 
 
 def main() -> None:
@@ -111,7 +115,7 @@ def main() -> None:
 
     def say(answer: dict[str, Any]) -> None:
         with lock:
-            answers.write(json.dumps(answer, default=_other) + "\n")
+            answers.write(json.dumps(answer, default=plain_value) + "\n")
             answers.flush()
 
     try:
@@ -123,7 +127,8 @@ def main() -> None:
 
     def answer(request: dict[str, Any]) -> None:
         try:
-            result = _plain(server.call(request["method"], request["episode"], request["arguments"]))
+            method = request["method"]
+            result = _plain(server.call(method, request["episode"], request["arguments"]), method)
             say({"id": request["id"], "result": result})
         except BaseException as error:  # noqa: BLE001  the parent reports it
             say({"id": request["id"], "error": f"{type(error).__name__}: {error}"})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 
 max_calls: list[int] = []
 
@@ -32,3 +34,33 @@ class Dice:
             print("this is no answer")
             sys.stdout.flush()
         return {"messages": "on", "reward": float(len(text)), "done": turn.index == 1, "info": {"pid": os.getpid()}}  # type: ignore[attr-defined]
+
+
+class Stuck(Dice):
+    """It stops its process, or blocks the event loop of it, when it is asked to, or hangs in closing."""
+
+    def __init__(self) -> None:
+        self.blocks_close = False
+
+    async def step(self, turn: object) -> object:
+        text = turn.text  # type: ignore[attr-defined]
+        if text == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if text == "block":
+            time.sleep(60)  # noqa: ASYNC251  it blocks on purpose
+        self.blocks_close = text == "blocks"
+        return await super().step(turn)
+
+    def close(self) -> None:
+        if self.blocks_close:
+            time.sleep(60)
+
+
+class Pairs:
+    """It answers with a pair of a text and rewards by name, and tells the types of the row."""
+
+    def reset(self, row: dict[str, object], *, seed: int) -> str:
+        return " ".join(f"{name}={value!r}" for name, value in sorted(row.items()))
+
+    def step(self, turn: object) -> object:
+        return "next", {"a": 1, "b": 2}

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
 import venv
 from pathlib import Path
 
+import numpy as np
 import pytest
 from env_games import Scripted, make_player, make_policy, play, read_prompts
-from isolated_games import Dice
+from isolated_games import Dice, Pairs
 
 from rlcore.errors import ConfigError, DataError
+from rlcore.protocols import Turn
 from rlcore.settings import SamplingConfig
+from rlcore_environments import process
+from rlcore_environments.answers import read_step
+from rlcore_environments.process import RemoteEnvironment, Worker, Workers, isolated_factory
 
 NAME = "isolated_games:Dice"
 
@@ -83,3 +90,48 @@ def test_an_error_in_reset_is_reported_before_the_run() -> None:
     with pytest.raises(DataError, match=r"prompts\[0\]: environment 'append': reset raised TypeError"):
         read_prompts(player, make_policy(chat=True), ["a"])
     player.close()
+
+
+@pytest.mark.parametrize("how", ["stop", "block"])
+def test_a_process_that_hangs_is_replaced(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PING_S", 0.3)
+    factory = isolated_factory("isolated_games:Stuck", None, one_each=False, timeout_s=0.5)
+    try:
+        first, begin = factory.make(), time.monotonic()
+        first.reset({}, seed=0)
+        with pytest.raises(process.CallTooLate, match=r"timeout_s = 0\.5 seconds"):
+            first.step(Turn(how, 0))
+        second = factory.make()
+        assert second.reset({}, seed=0) == "go"
+        assert read_step(second.step(Turn("a", 1))).done
+        assert time.monotonic() - begin < 5
+    finally:
+        factory.shutdown()  # type: ignore[misc]
+
+
+def test_a_process_whose_environment_does_not_close_is_ended() -> None:
+    workers = Workers({"reference": "isolated_games:Stuck"}, sys.executable, 0.5, one_each=True)
+    environment, begin = RemoteEnvironment(workers), time.monotonic()
+    environment.reset({}, seed=0)
+    environment.step(Turn("blocks", 0))
+    with pytest.raises(process.CallTooLate):
+        environment.close()
+    assert not environment._worker.is_alive
+    assert time.monotonic() - begin < 5
+
+
+def test_a_process_that_never_loads_its_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "START_S", 0.5)
+    with pytest.raises(ConfigError, match=r"did not load it within 0\.5 seconds"):
+        Worker({"reference": "endless_import:nothing"}, sys.executable)
+
+
+def test_values_are_the_same_in_a_process() -> None:
+    row = {"count": np.int64(3), "share": np.float32(0.5), "flag": np.bool_(True), "cells": np.array([[1, 2]])}
+    factory = isolated_factory("isolated_games:Pairs", None, one_each=False)
+    try:
+        there = factory.make()
+        assert there.reset({**row, "pair": (1, 2)}, seed=0) == "cells=[[1, 2]] count=3 flag=True pair=[1, 2] share=0.5"
+        assert read_step(there.step(Turn("x", 0))) == read_step(Pairs().step(Turn("x", 0)))
+    finally:
+        factory.shutdown()  # type: ignore[misc]
