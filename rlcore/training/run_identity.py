@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from typing import Any
 
 from rlcore.checkpoints.fingerprints import (
@@ -14,7 +16,9 @@ from rlcore.checkpoints.fingerprints import (
 )
 from rlcore.checkpoints.identity import flatten
 from rlcore.config import unstructure
+from rlcore.data.user_code import load_reference
 from rlcore.dropout import is_stochastic
+from rlcore.errors import RLCoreError
 from rlcore.safe_text import redact
 from rlcore.sampling.sampler_checks import takes_row_seeds
 from rlcore.settings import to_record
@@ -27,6 +31,12 @@ ROWS = {
     "rewards": "sample_rewards",
 }  # fmt: skip
 """Inputs of rows, and the attributes of `RunData` with the rows as the run uses them."""
+
+
+EPISODES = ("max_turns", "max_new_tokens", "history")
+"""Options of `data.episodes` that change what is learned; the others are about time, processes and failures."""
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""What `module:attribute` looks like."""
 
 
 def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
@@ -87,14 +97,26 @@ def _rows(run: Run) -> dict[str, Any]:
 def _environment(run: Run, chosen: Chosen) -> dict[str, Any]:
     """Describe the environment and the limits of its episodes; nothing in a run without one."""
     given, choice = run.data.inputs.environment, chosen.environment
+    episodes = unstructure(run.config.data.episodes) or {}
+    is_here = not isinstance(given, str) or episodes.get("isolate", "none") == "none"  # else not imported here
     if given is None:
         return {}
     if choice is not None:
-        options = unstructure(choice.options) or {}
-        about = describe_bound(choice.component.lasting_name, describe_input(redact(options)))
+        options = {name: _described(value) for name, value in (unstructure(choice.options) or {}).items()}
+        about = describe_bound(choice.component.lasting_name, describe_input(redact(options), whole=True))
     else:
-        about = given if isinstance(given, str) else describe_function(given)
-    return {"environment": about, "episodes": unstructure(run.config.data.episodes) or None}
+        about = _described(given) if is_here else given
+    return {"environment": about, "episodes": {name: episodes[name] for name in EPISODES if name in episodes} or None}
+
+
+def _described(given: Any) -> Any:
+    """Return a value with each function, class or `module:attribute` in it described by its source."""
+    if isinstance(given, list | tuple):
+        return [_described(each) for each in given]
+    if isinstance(given, str) and REFERENCE.fullmatch(given):
+        with contextlib.suppress(RLCoreError):  # an address, or a module of another interpreter
+            return describe_function(load_reference(given, "data.environment"))
+    return describe_function(given) if callable(given) or callable(getattr(given, "make", None)) else given
 
 
 def _rewards(run: Run, chosen: Chosen) -> dict[str, str]:

@@ -1,0 +1,104 @@
+"""What a run with an environment records, evaluates and refuses."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from env_games import Scripted, make_player
+from test_training import Fails, at, constant, lines, run
+
+from rlcore.errors import RLCoreError
+from rlcore.sampling.sampler_checks import takes_logit_mask, takes_row_seeds
+from rlcore_transformers.sampling.sampler import sample
+
+REINFORCE = {"name": "reinforce", "rollouts": 4}
+GAME = """
+class Game:
+    def reset(self, row, *, seed):
+        return "go"
+
+    def step(self, turn):
+        return {reward}
+
+def tool(number: int) -> int:
+    '''Count.
+
+    Args:
+        number: The number.
+    '''
+    return number + {reward}
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that writes the module `changing_game` anew, which rewards this much."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def written(reward: float) -> None:
+        (tmp_path / "changing_game.py").write_text(GAME.replace("{reward}", str(reward)))
+        sys.modules.pop("changing_game", None)
+        importlib.invalidate_caches()
+        sys.path_importer_cache.clear()
+        import linecache
+
+        linecache.clearcache()
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return written
+
+
+@pytest.mark.parametrize(
+    "environment", ["changing_game:Game", {"name": "tools", "functions": ["changing_game:tool"]}], ids=["class", "tool"]
+)
+def test_a_changed_source_behind_a_reference_does_not_go_on_by_itself(
+    environment: Any, write: Any, tmp_path: Path
+) -> None:
+    given = {"environment": environment, "trainer": REINFORCE, "reward_fn": constant}
+    write(1.0)
+    run(tmp_path, **given, run=at(tmp_path, steps=1))
+    run(tmp_path, **given, run=at(tmp_path, steps=2, resume="auto"))
+    write(2.0)
+    with pytest.raises(RLCoreError, match=r"data\.environment"):
+        run(tmp_path, **given, run=at(tmp_path, steps=3, resume="auto"))
+
+
+def test_a_run_goes_on_with_other_limits_of_time_and_failures(tmp_path: Path) -> None:
+    run(tmp_path, trainer=REINFORCE, run=at(tmp_path, steps=1))
+    episodes = {"timeout_s": 5.0, "concurrency": 2, "max_failed": 1.0, "retries": 1, "keep_states": False}
+    run(tmp_path, trainer=REINFORCE, data={"episodes": episodes}, run=at(tmp_path, steps=2, resume="auto"))
+    more = {"max_new_tokens": 6}
+    with pytest.raises(RLCoreError, match=r"data\.episodes\.max_new_tokens"):
+        run(tmp_path, trainer=REINFORCE, data={"episodes": more}, run=at(tmp_path, steps=3, resume="auto"))
+
+
+def test_a_metric_function_receives_what_rewards_receive_of_episodes_that_did_not_fail(tmp_path: Path) -> None:
+    seen = list[int]()
+
+    def said(outputs: Any, turns: Any, info: Any, transcript: Any) -> dict[str, list[float]]:
+        assert all(about["end"] == "done" for about in info)
+        assert all(row[-1]["role"] != "failure" for row in transcript)
+        seen.append(len(outputs))
+        return {"said": [float(len(each)) for each in turns]}
+
+    rows = [{"prompt": "ab", "seed": seed} for seed in (1, 2, 4, 6)]
+    result = run(
+        tmp_path, trainer=REINFORCE, environment=Fails, prompts=rows, metric_fn=said, run=at(tmp_path, steps=1)
+    )
+    found = lines(result, "completions.jsonl")
+    assert seen == [3] * (len(found) // 4)
+    assert [row["said"] for row in found] == [None, 3.0, 3.0, 3.0] * (len(found) // 4)
+    assert result.metrics["eval/said"] == 3.0
+
+
+def test_a_sampler_of_episodes_takes_what_the_sampler_of_turns_takes() -> None:
+    player: Any = make_player(Fails)
+    assert takes_logit_mask(player.sampler(sample))
+    assert takes_row_seeds(player.sampler(sample))
+    assert not takes_logit_mask(player.sampler(Scripted()))
+    plain = player.sampler(lambda policy, prompts, sampling, *, generator=None: None)
+    assert not takes_row_seeds(plain)
