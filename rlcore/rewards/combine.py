@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -212,16 +213,28 @@ def call_metric(
     *,
     where: str = "",
     timeout_s: float | None = None,
+    rows: Sequence[int] | None = None,
+    further: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> dict[str, list[float | None]]:
-    """Call a metric function on B completions, with the same arguments and time limit as a reward function.
+    """Call a metric function on completions, with the same arguments and time limit as a reward function.
+
+    Args:
+        metric_fn: the function.
+        prompts: B prompts.
+        outputs: the output of each prompt, or of each prompt at `rows`.
+        tokenizer: passed to a function that takes it.
+        where: the place in the run, for messages.
+        timeout_s: seconds that the call may take; None: any number.
+        rows: indices of the K prompts in the call; all B by default.
+        further: B values of each further argument, such as the `turns` of episodes.
 
     Returns:
-        B numbers for each metric; None where the function returned None.
+        K numbers for each metric; None where the function returned None.
 
     Raises:
         RewardError: the function raised, or did not return a mapping from names to B numbers.
     """
-    return _measure(metric_fn, CallInputs.of(prompts, outputs, tokenizer, where), timeout_s)
+    return _measure(metric_fn, CallInputs.of(prompts, outputs, tokenizer, where, rows=rows, further=further), timeout_s)
 
 
 def call_metric_on(

@@ -21,7 +21,7 @@ from rlcore.sharding.divided import gather_weights
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.rollout_log import TRANSCRIPT, episode_columns, prompt_columns
 from rlcore.training.run import Run
-from rlcore.types import Metrics, Prompt
+from rlcore.types import Episodes, Metrics, Prompt, Trajectories
 
 Row = dict[str, Any]
 log = get_logger("evaluation")
@@ -195,13 +195,23 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: 
             zip(prompts, scored.outputs, batch.num_actions.tolist(), batch.ended.tolist(), strict=True)
         )
     ]
-    measured: dict[str, list[float | None]] = {}
-    if run.data.metric_fn is not None:
-        measured = call_metric(
-            run.data.metric_fn, prompts, scored.outputs, run.learner.tokenizer, where=where,
-            timeout_s=run.config.run.reward_timeout_s,
-        )  # fmt: skip
-    return with_scores(rows, scored, measured, where=where)
+    return with_scores(rows, scored, _measured(run, prompts, batch, scored.outputs, where), where=where)
+
+
+def _measured(
+    run: Run, prompts: Sequence[Prompt], batch: Trajectories, outputs: Sequence[str], where: str
+) -> dict[str, list[float | None]]:
+    """Call the metric function, if there is one; episodes that failed have no numbers."""
+    failures = batch.failures if isinstance(batch, Episodes) else [""] * len(batch)
+    rows = [i for i, failure in enumerate(failures) if not failure]
+    if run.data.metric_fn is None or not rows:
+        return {}
+    found = call_metric(
+        run.data.metric_fn, prompts, [outputs[row] for row in rows], run.learner.tokenizer, where=where, rows=rows,
+        timeout_s=run.config.run.reward_timeout_s, further=batch.arguments if isinstance(batch, Episodes) else {},
+    )  # fmt: skip
+    by_row = {name: dict(zip(rows, values, strict=True)) for name, values in found.items()}
+    return {name: [values.get(i) for i in range(len(batch))] for name, values in by_row.items()}
 
 
 def measure_outputs(run: Run, prompts: Sequence[Prompt], outputs: Mapping[str, Any]) -> tuple[Scored, list[Row]]:
