@@ -78,7 +78,8 @@ def read_step(found: Any, *, may_be_silent: bool = False) -> Answer:
     fields of a `Step`.
 
     Raises:
-        BadAnswer: it has none of the forms, a reward is not finite or too large, or an episode that goes on has no messages.
+        BadAnswer: it has none of the forms, a reward is not finite or too large, or an episode that goes on has no
+            messages.
     """
     if isinstance(found, str):
         found = Step(messages=found)

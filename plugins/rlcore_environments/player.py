@@ -108,8 +108,8 @@ class Player:
             prompts = pipeline(complete, tokenizer, data, max_length=max_length, what=what)
             if len(prompts) != len(rows):
                 raise DataError(
-                    f"{what}: the pipeline returned {len(prompts)} prompts for {len(rows)} rows, and every row of a run "
-                    "with an environment needs one of its own, since it is given to reset; leave rows out beforehand, "
+                    f"{what}: the pipeline returned {len(prompts)} prompts for {len(rows)} rows, and every row of a "
+                    "run with an environment needs one of its own, since it is given to reset; leave rows out beforehand, "
                     "or use another pipeline (data.prompt_pipeline)"
                 )
             found = []

@@ -7,6 +7,7 @@ every batch, and with them the results, do not depend on how long an environment
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -24,7 +25,7 @@ from rlcore.logging import get_logger
 from rlcore.protocols import Policy, Sampler, Turn
 from rlcore.safe_text import shorten
 from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
-from rlcore.sampling.sampler_checks import takes_on_batch, takes_row_seeds
+from rlcore.sampling.sampler_checks import takes_logit_mask, takes_on_batch, takes_row_seeds
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes, Prompt, Trajectories
 from rlcore_environments.answers import Answer, read_messages, read_step
@@ -88,6 +89,7 @@ class EpisodeSampler:
         self.draws_from_policy = bool(getattr(sampler, "draws_from_policy", True))
         self.max_turns = options.max_turns or factory.max_turns or 16
         self._warned = False
+        self.__signature__ = _signature(sampler)
 
     @cached_property
     def calls(self) -> Calls:
@@ -349,6 +351,14 @@ class _Play:
         """Begin to close the environment of an episode, if it has the method; nobody closes it again."""
         close, episode.environment = getattr(episode.environment, "close", None), None
         return self.sampler.calls.start(close) if callable(close) else None
+
+
+def _signature(sampler: Sampler) -> inspect.Signature:
+    """Return the signature of a sampler of episodes: it takes a logit mask and seeds if that of turns does."""
+    whole = inspect.signature(EpisodeSampler.__call__)
+    taken = {"logit_mask": takes_logit_mask(sampler), "row_seeds": takes_row_seeds(sampler)}
+    kept = [each for name, each in whole.parameters.items() if name != "self" and taken.get(name, True)]
+    return whole.replace(parameters=kept)
 
 
 def turn_seed(seed: int, index: int) -> int:
