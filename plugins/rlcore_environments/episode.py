@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from rlcore.components import describe_error
-from rlcore.protocols import Environment, Turn
+from rlcore.protocols import Turn
 from rlcore.rewards.values import LARGEST_REWARD
 from rlcore.safe_text import shorten
 from rlcore.types import Prompt
@@ -29,7 +29,6 @@ class Episode:
         index: its row in the batch.
         prompt: the prompt with the environment's first messages.
         seed: of sampling, for this row.
-        environment: None before it is made.
         tokens: all tokens so far.
         chosen: for each token, whether the policy chose it.
         rewards: for each token, its reward.
@@ -48,7 +47,6 @@ class Episode:
     index: int
     prompt: Prompt
     seed: int
-    environment: Environment | None = None
     tokens: list[int] = attrs.field(factory=list)
     chosen: list[bool] = attrs.field(factory=list)
     rewards: list[float] = attrs.field(factory=list)

@@ -29,11 +29,12 @@ from rlcore.sampling.sampler_checks import takes_logit_mask, takes_on_batch, tak
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes, Prompt, Trajectories
 from rlcore_environments.answers import Answer, read_messages, read_step
+from rlcore_environments.attempt import Attempt
 from rlcore_environments.batch import to_batch
-from rlcore_environments.calls import Calls, Pending, finished
+from rlcore_environments.calls import Calls, Pending
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import CONTEXT, FAILED, MAX_NEW_TOKENS, MAX_TURNS, Episode
-from rlcore_environments.factory import Factory, check_environment
+from rlcore_environments.factory import Factory
 from rlcore_environments.kept_states import KeptStates
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.tool_calls import parse_calls
@@ -161,28 +162,30 @@ class _Play:
     ) -> None:
         self.sampler, self.policy, self.sampling, self.dialogue = sampler, policy, sampling, dialogue
         self.generator, self.logit_mask = generator, logit_mask
-        self.kept = KeptStates()
+        self.kept, self._attempts, self._closing = KeptStates(), dict[int, Attempt](), list[Pending]()
         if policy.outputs_begin_text:
             raise ConfigError("data.environment: an encoder-decoder begins every output anew; name a causal model")
 
     def open(self, episodes: Sequence[Episode]) -> None:
         """Make the environment of each episode, and reset it."""
-        pending = [(episode, self.sampler.calls.start(self._open, episode)) for episode in episodes]
+        pending = [(episode, self._open(episode)) for episode in episodes]
         for episode, call in pending:
-            self._begin(episode, call)
+            self._begin(episode, call.result)
+            if episode.end:
+                self._over(episode)
 
-    def _begin(self, episode: Episode, call: Pending) -> None:
+    def _begin(self, episode: Episode, result: Callable[[], Any]) -> None:
         try:
-            found = read_messages(call.result(), "reset")
+            found = read_messages(result(), "reset")
         except BaseException as error:  # noqa: BLE001  an environment may raise anything
             self._failed(episode, error)
             return
         self._check_opening(episode, found)
 
-    def _open(self, episode: Episode) -> Any:
+    def _open(self, episode: Episode) -> Pending:
+        attempt = self._attempts[episode.index] = Attempt(self.sampler.factory)
         given = self.sampler.given(episode.prompt)
-        episode.environment = check_environment(self.sampler.factory.make(), self.sampler.factory)
-        return episode.environment.reset(dict(given.row), seed=given.seed)
+        return self.sampler.calls.start(attempt.reset, dict(given.row), given.seed)
 
     def _check_opening(self, episode: Episode, found: list[dict[str, Any]]) -> None:
         said = [(each["role"], each["content"]) for each in found]
@@ -221,15 +224,15 @@ class _Play:
             self._sample(group, limit, pending)
         for episode in live:
             if episode.end:
-                self.kept.drop(episode.index)
+                self._over(episode)
         return pending
 
     def _answers(self, pending: Sequence[tuple[Episode, Pending]]) -> None:
         """Take the answers of environments."""
         for episode, call in sorted(pending, key=lambda pair: pair[0].index):
-            self._answer(episode, call)
+            self._answer(episode, call.result)
             if episode.end:
-                self.kept.drop(episode.index)
+                self._over(episode)
 
     def given(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Return the optional arguments of the sampler of turns."""
@@ -284,12 +287,14 @@ class _Play:
             if not tokens:
                 episode.fail("the sampler returned a turn without tokens")
                 continue
-            environment: Any = episode.environment
-            pending.append((episode, self.sampler.calls.start(environment.step, turn)))
+            pending.append((episode, self._step(episode, turn)))
 
-    def _answer(self, episode: Episode, call: Pending) -> None:
+    def _step(self, episode: Episode, turn: Turn) -> Pending:
+        return self.sampler.calls.start(self._attempts[episode.index].step, turn)
+
+    def _answer(self, episode: Episode, result: Callable[[], Any]) -> None:
         try:
-            answer = read_step(call.result())
+            answer = read_step(result())
         except BaseException as error:  # noqa: BLE001  an environment may raise anything
             self._failed(episode, error)
             return
@@ -323,34 +328,41 @@ class _Play:
         if episode.retries < self.sampler.options.retries and self.sampler.factory.replayable:
             episode.retries += 1
             self._close(episode)
-            again = self.sampler.calls.start(self._replay, episode)
-            if episode.turns:
-                self._answer(episode, again)
-            else:
-                self._begin(episode, again)
+            take = self._answer if episode.turns else self._begin
+            take(episode, lambda: self._replay(episode))
             return
         episode.fail_with(error)
 
     def _replay(self, episode: Episode) -> Any:
         """Return what a new environment answers to the last turn of an episode, or to its reset if there is none."""
-        found = finished(self._open(episode))
-        environment: Any = episode.environment
+        found = self._open(episode).result()
         for turn in episode.turns:
-            found = finished(environment.step(turn))
+            found = self._step(episode, turn).result()
         return found
 
+    def _over(self, episode: Episode) -> None:
+        """Free what an episode held that has ended."""
+        self.kept.drop(episode.index)
+        self._close(episode)
+
+    def _close(self, episode: Episode) -> None:
+        """Begin to close the environment of an episode, if it has the method; nobody closes it again."""
+        attempt = self._attempts.pop(episode.index, None)
+        close = attempt.end() if attempt is not None else None
+        if close is not None:
+            self._closing.append(self.sampler.calls.start(close))
+
     def close(self, episodes: Sequence[Episode]) -> None:
-        """Close every environment that has the method; an error in it is logged."""
-        for call in [call for episode in episodes if (call := self._close(episode)) is not None]:
+        """Close every environment that is still open, and wait for all that are being closed; an error is logged."""
+        for episode in episodes:
+            self._close(episode)
+        for call in self._closing:
             try:
                 call.result()
-            except Exception as error:  # noqa: BLE001  the episode is over, and its tokens are known
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  the episode is over, and its tokens are known
                 log.warning("an environment could not be closed", error=describe_error(error))
-
-    def _close(self, episode: Episode) -> Pending | None:
-        """Begin to close the environment of an episode, if it has the method; nobody closes it again."""
-        close, episode.environment = getattr(episode.environment, "close", None), None
-        return self.sampler.calls.start(close) if callable(close) else None
 
 
 def _signature(sampler: Sampler) -> inspect.Signature:

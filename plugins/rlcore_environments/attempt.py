@@ -1,0 +1,50 @@
+"""One attempt at an episode: its environment, which is closed once, whoever made or used it last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlcore.protocols import Turn
+from rlcore_environments.calls import finished
+from rlcore_environments.factory import Factory, check_environment
+
+
+class Attempt:
+    """Makes, resets and steps an environment in threads of calls, any of which may be given up.
+
+    Args:
+        factory: makes the environment.
+    """
+
+    def __init__(self, factory: Factory) -> None:
+        self._factory, self._lock, self._is_over = factory, threading.Lock(), False
+        self._environment: Any = None
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> Any:
+        """Make the environment, and return its first messages; if the attempt is over by then, close what was made."""
+        if self._is_over:
+            return ()
+        made = check_environment(self._factory.make(), self._factory)
+        if self._keep(made):
+            return made.reset(row, seed=seed)
+        close = getattr(made, "close", None)
+        return finished(close()) if callable(close) else ()
+
+    def _keep(self, made: Any) -> bool:
+        with self._lock:
+            if not self._is_over:
+                self._environment = made
+            return not self._is_over
+
+    def step(self, turn: Turn) -> Any:
+        """Return the answer to a turn."""
+        return self._environment.step(turn)
+
+    def end(self) -> Callable[[], Any] | None:
+        """End the attempt, and return what closes its environment, if there is something to close."""
+        with self._lock:
+            made, self._environment, self._is_over = self._environment, None, True
+        close = getattr(made, "close", None)
+        return close if callable(close) else None

@@ -1,0 +1,112 @@
+"""Environments are closed when their episodes end, also those that are made too late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from env_games import Scripted, make_player, make_policy, play, read_prompts
+
+from rlcore.config import evolve
+from rlcore.protocols import Step, Turn
+from rlcore.settings import SamplingConfig
+from rlcore_transformers.sampling.sampler import sample
+
+
+class Counts:
+    """It notes turns and closings; an episode ends with the turn "x"."""
+
+    events: list[str] = []  # noqa: RUF012
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        return "go"
+
+    def step(self, turn: Turn) -> Step:
+        self.events.append(turn.text)
+        return Step("on", reward=1.0, done=turn.text == "x")
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+def test_an_environment_is_closed_as_soon_as_its_episode_has_ended() -> None:
+    class Made(Counts):
+        events: list[str] = []  # noqa: RUF012
+
+    policy, player = make_policy(chat=True), make_player(Made, data={"episodes": {"concurrency": 1}})
+    prompts = read_prompts(player, policy, ["a", "b"])
+    Made.events.clear()
+    sampler: Any = player.sampler(Scripted(["x"], ["y", "z", "x"]))  # type: ignore[arg-type]
+    sampler(policy, prompts, SamplingConfig(max_new_tokens=8), row_seeds=[0, 1])
+    assert Made.events == ["x", "y", "close", "z", "x", "close"]
+
+
+def test_an_environment_that_is_made_too_late_is_closed_by_the_thread_that_made_it() -> None:
+    made, closed = list[int](), threading.Event()
+
+    class Made(Counts):
+        def close(self) -> None:
+            if self.is_late:
+                closed.set()
+
+        is_late = False
+
+    def make() -> Made:
+        environment = Made()
+        made.append(1)
+        if len(made) == 3:  # the first two read the prompts
+            time.sleep(0.6)
+            environment.is_late = True
+        return environment
+
+    batch = play(make, ["x"], ["x"], timeout_s=0.3, concurrency=1)
+    assert sorted(batch.numbers["episode/failed"]) == [0.0, 1.0]
+    assert closed.wait(5)
+
+
+def test_a_hanging_step_does_not_stop_the_loop() -> None:
+    """Turns are sampled one row at a time, longest first: the second row begins first, and the first one waits."""
+    hung, order = threading.Event(), list[int]()
+
+    class Made(Counts):
+        def reset(self, row: Any, *, seed: int) -> str:
+            self.row = row["level"]
+            return "go" * (1 + 4 * self.row)
+
+        def step(self, turn: Turn) -> Step:
+            order.append(self.row)
+            if len(order) == 1:
+                hung.wait()
+            return Step(reward=1.0, done=True)
+
+    player = make_player(Made, data={"episodes": {"concurrency": 1, "timeout_s": 0.3}})
+    policy, done, found = make_policy(chat=True), threading.Event(), list[Any]()
+    prompts = read_prompts(player, policy, [{"level": 0}, {"level": 1}])
+    gen = evolve(SamplingConfig(max_new_tokens=2), batch_size=1)
+
+    def run() -> None:
+        found.append(player.sampler(sample)(policy, prompts, gen, row_seeds=[1, 2]))
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert done.wait(10), "the loop waits for ever"
+    hung.set()
+    assert order == [1, 0]
+    assert found[0].numbers["episode/failed"] == [0.0, 1.0]
+
+
+def test_each_call_that_is_played_again_has_its_own_time() -> None:
+    attempts = list[int]()
+
+    class Made(Counts):
+        def step(self, turn: Turn) -> Step:
+            time.sleep(0.15)
+            if turn.text == "x" and not attempts:
+                attempts.append(1)
+                raise OSError("the server is away")
+            return super().step(turn)
+
+    batch = play(Made, ["y", "y", "y", "x"], retries=1, timeout_s=0.4)
+    assert batch.failures == [""]
+    assert attempts == [1]
