@@ -109,8 +109,8 @@ class Player:
             if len(prompts) != len(rows):
                 raise DataError(
                     f"{what}: the pipeline returned {len(prompts)} prompts for {len(rows)} rows, and every row of a "
-                    "run with an environment needs one of its own, since it is given to reset; leave rows out beforehand, "
-                    "or use another pipeline (data.prompt_pipeline)"
+                    "run with an environment needs one of its own, since it is given to reset; leave rows out "
+                    "beforehand, or use another pipeline (data.prompt_pipeline)"
                 )
             found = []
             for i, (prompt, row, said) in enumerate(zip(prompts, fields, openings, strict=True)):

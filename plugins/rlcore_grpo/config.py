@@ -82,7 +82,8 @@ class GRPOConfig(BatchOptions):
     refill_batches: int = option(10, "most times a round samples again to refill dropped groups", ge=1)
     overlong_buffer: float = option(
         _of_preset("overlong_buffer", 0.0),
-        "last tokens of gen.max_new_tokens, or below 1 their share of it, over which a penalty grows linearly; 0: none",
+        "last tokens of gen.max_new_tokens (of all turns of an episode together), or below 1 their share of it, over "
+        "which a penalty grows linearly; 0: none",
         ge=0, source=DAPO,
     )  # fmt: skip
     overlong_penalty: float = option(1.0, "penalty of a response of gen.max_new_tokens", ge=0, source=DAPO)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from rlcore.config import unstructure
 from rlcore.errors import ConfigError
 from rlcore.settings import SamplingConfig
+from rlcore.training import Run
 from rlcore_grpo.config import GRPOConfig
 
 
@@ -75,8 +77,29 @@ def _check_effects(config: GRPOConfig) -> None:
             raise ConfigError(f"trainer.{name} = {value!r}: {reason}, or leave this out")
 
 
-def check_sampling(config: GRPOConfig, gen: SamplingConfig) -> None:
-    """Check options against those of sampling.
+def longest_response(config: GRPOConfig, run: Run) -> int:
+    """Return the most tokens that the policy chooses in a response, or in all turns of an episode together.
+
+    Raises:
+        ConfigError: an option is about this limit, and the episodes of the run have none.
+    """
+    longest = run.config.gen.max_new_tokens
+    if run.data.inputs.environment is None:
+        return longest
+    episodes = unstructure(run.config.data.episodes) or {}
+    max_turns = episodes.get("max_turns") or getattr(run.sampling.sampler, "max_turns", 0)
+    limit = int(episodes.get("max_new_tokens") or max_turns * longest)
+    if not limit and (config.overlong_buffer or config.norm == "constant"):
+        name = "overlong_buffer" if config.overlong_buffer else "norm"
+        raise ConfigError(
+            f"trainer.{name} = {getattr(config, name)!r}: is about the longest episode, and these have no limit; set "
+            "data.episodes.max_new_tokens, the most tokens of all turns together"
+        )
+    return limit
+
+
+def check_sampling(config: GRPOConfig, gen: SamplingConfig, longest: int) -> None:
+    """Check options against those of sampling; `longest` is the most tokens of a response.
 
     Raises:
         ConfigError: two options contradict each other.
@@ -86,8 +109,9 @@ def check_sampling(config: GRPOConfig, gen: SamplingConfig) -> None:
             f"trainer.is_correction = '{config.is_correction}': with gen.top_k or gen.top_p the log-probs of "
             "sampler and trainer are those of different distributions; leave these options out, or set it to off"
         )
-    if config.overlong_buffer > gen.max_new_tokens:
+    if config.overlong_buffer > longest:
+        name = "gen.max_new_tokens" if longest == gen.max_new_tokens else "the longest episode"
         raise ConfigError(
-            f"trainer.overlong_buffer = {config.overlong_buffer:g}: is above gen.max_new_tokens = "
-            f"{gen.max_new_tokens}, so that every response has a penalty; set at most as many tokens"
+            f"trainer.overlong_buffer = {config.overlong_buffer:g}: is above {name} = {longest}, so that every "
+            "response has a penalty; set at most as many tokens"
         )

@@ -15,7 +15,7 @@ from rlcore.training import Order, Run, Scored, gather_round, put_through, rollo
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.advantages import Groups, compare, compare_each, level, overlong
 from rlcore_grpo.config import GRPOConfig, doubted, is_rescored
-from rlcore_grpo.constraints import check_sampling
+from rlcore_grpo.constraints import check_sampling, longest_response
 from rlcore_grpo.loss import correction
 from rlcore_grpo.scores import Scores, add_scores, split_scores, weighted_sum
 
@@ -52,13 +52,17 @@ class Rounds:
         config: the options.
         run: the run.
         policy: the policy that samples.
+
+    Attributes:
+        longest: most tokens of a response, or of all turns of an episode.
     """
 
     def __init__(self, config: GRPOConfig, run: Run, policy: Policy) -> None:
         self.config, self.run, self._policy = config, run, policy
         self.num_prompts = config.rollouts // config.num_generations
         self.order = Order(len(run.prompts), run.config.run.seed)
-        check_sampling(config, run.config.gen)
+        self.longest = longest_response(config, run)
+        check_sampling(config, run.config.gen, self.longest)
         self._doubted = doubted(config)
         self._nothing: tuple[Trajectories, Scored]
 
@@ -177,7 +181,7 @@ class Rounds:
         added, scored = torch.zeros(len(batch), dtype=torch.float64), table.known.any(1)
         if config.overlong_buffer:
             added += overlong(
-                batch.num_actions.cpu(), longest=self.run.config.gen.max_new_tokens, buffer=config.overlong_buffer,
+                batch.num_actions.cpu(), longest=self.longest, buffer=config.overlong_buffer,
                 penalty=config.overlong_penalty,
             )  # fmt: skip
         if kl and config.kl_coef and config.kl_in == "reward":

@@ -111,8 +111,7 @@ class GRPOTrainer:
             gaps: if given, adds up the distance between the log-probs of the sampler and those of the policy.
         """
         config, size, mask = self.config, self.config.num_generations, minibatch.action_mask
-        longest = self.run.config.gen.max_new_tokens
-        weights, divisor = token_weights(mask, norm=config.norm, max_new_tokens=longest)
+        weights, divisor = token_weights(mask, norm=config.norm, max_new_tokens=self.rounds.longest)
         minibatch = minibatch.with_columns(weights=weights)
         if config.top_entropy < 1 and divisor:
             minibatch = minibatch.with_columns(learns=uncertain(minibatch["entropy"], mask, share=config.top_entropy))

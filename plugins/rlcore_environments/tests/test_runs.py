@@ -11,7 +11,7 @@ import pytest
 from env_games import Scripted, make_player
 from test_training import Fails, at, constant, lines, run
 
-from rlcore.errors import RLCoreError
+from rlcore.errors import ConfigError, RLCoreError
 from rlcore.sampling.sampler_checks import takes_logit_mask, takes_row_seeds
 from rlcore_transformers.sampling.sampler import sample
 
@@ -102,3 +102,18 @@ def test_a_sampler_of_episodes_takes_what_the_sampler_of_turns_takes() -> None:
     assert not takes_logit_mask(player.sampler(Scripted()))
     plain = player.sampler(lambda policy, prompts, sampling, *, generator=None: None)
     assert not takes_row_seeds(plain)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "longest"), [({}, 48), ({"max_turns": 4}, 12), ({"max_turns": 4, "max_new_tokens": 7}, 7)]
+)
+def test_the_longest_response_of_grpo_is_that_of_all_turns_together(
+    episodes: dict[str, int], longest: int, tmp_path: Path
+) -> None:
+    """An overlong buffer may be as long as that, and no longer."""
+    trainer: dict[str, Any] = {"name": "grpo", "rollouts": 4, "num_generations": 2, "overlong_buffer": float(longest)}
+    given: dict[str, Any] = {"data": {"episodes": episodes}, "reward_fn": constant, "eval": {"at_end": False}}
+    run(tmp_path, trainer=trainer, run=at(tmp_path, steps=1), **given)
+    trainer["overlong_buffer"] = longest + 1.0
+    with pytest.raises(ConfigError, match=f"is above the longest episode = {longest}"):
+        run(tmp_path, trainer=trainer, run=at(tmp_path / "more", steps=1), **given)
