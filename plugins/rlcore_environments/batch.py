@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from rlcore.protocols import Policy
 from rlcore.types import Episodes, Trajectories
-from rlcore_environments.episode import DONE, ENDS, FAILED, Episode
-
-COUNTED = {f"episode/{end}" for end in ENDS}
-"""Metrics of ends; those that occur in no episode of a batch are left out, except the first and the last."""
+from rlcore_environments.episode import DONE, Episode
 
 
-def to_batch(policy: Policy, episodes: Sequence[Episode]) -> Episodes:
-    """Return the trajectories of B episodes on the policy's device, without what follows the last chosen token."""
+def to_batch(
+    policy: Policy,
+    episodes: Sequence[Episode],
+    *,
+    columns: Sequence[str] = (),
+    rewards: Sequence[str] = (),
+    has_tools: bool = False,
+) -> Episodes:
+    """Return the trajectories of B episodes on the policy's device, without what follows the last chosen token.
+
+    Args:
+        policy: the policy.
+        episodes: B episodes that are over.
+        columns: names of numbers of tokens that the batch has even if no episode has them.
+        rewards: names of rewards, which are 0 in an episode that did not receive them, unless it failed.
+        has_tools: whether the policy may call tools, so that calls are counted.
+    """
     pad = policy.tokenizer.pad_token_id
     lengths = [_length(episode) for episode in episodes]
     tokens = [episode.tokens[:length] for episode, length in zip(episodes, lengths, strict=True)]
@@ -24,14 +36,14 @@ def to_batch(policy: Policy, episodes: Sequence[Episode]) -> Episodes:
     batch = Trajectories.stack(
         tokens, chosen, ended=[episode.end == DONE for episode in episodes], pad_id=pad if isinstance(pad, int) else 0
     )
-    names = list(dict.fromkeys(name for episode in episodes for name in episode.columns))
+    names = dict.fromkeys([*columns, *(name for episode in episodes for name in episode.columns)])
     rows = {name: [episode.columns.get(name, []) for episode in episodes] for name in names}
     rows["rewards"] = [episode.rewards for episode in episodes]
-    columns = {name: _padded(values, lengths, batch.tokens.shape[1]) for name, values in rows.items()}
-    batch = batch.with_columns(**columns).to(policy.device)
-    metrics = [episode.numbers for episode in episodes]
-    seen = {f"episode/{end}" for end in (DONE, FAILED, *(episode.end for episode in episodes))}
-    keys = [key for key in dict.fromkeys(key for each in metrics for key in each) if key in seen or key not in COUNTED]
+    padded = {name: _padded(values, lengths, batch.tokens.shape[1]) for name, values in rows.items()}
+    batch = batch.with_columns(**padded).to(policy.device)
+    by_name = dict.fromkeys([*rewards, *(name for episode in episodes for name in episode.by_name)])
+    metrics = [_numbers(episode, by_name, has_tools=has_tools) for episode in episodes]
+    keys = dict.fromkeys(key for each in metrics for key in each)
     return Episodes(
         batch.tokens, batch.mask, batch.action_mask, batch.ended, batch.columns,
         outputs=[episode.output for episode in episodes],
@@ -39,6 +51,13 @@ def to_batch(policy: Policy, episodes: Sequence[Episode]) -> Episodes:
         numbers={key: [each.get(key) for each in metrics] for key in keys},
         failures=[episode.failure for episode in episodes],
     )  # fmt: skip
+
+
+def _numbers(episode: Episode, rewards: Iterable[str], *, has_tools: bool) -> dict[str, float | None]:
+    """Return the metrics of an episode, with 0 for what did not happen in it; of a failed one its end alone counts."""
+    named = {f"environment/{name}": None if episode.failure else episode.by_name.get(name, 0.0) for name in rewards}
+    calls = float(sum(len(turn.tool_calls) for turn in episode.turns))
+    return episode.numbers | ({"episode/tool_calls": calls} if has_tools else {}) | named
 
 
 def _arguments(episodes: Sequence[Episode]) -> dict[str, list[Any]]:

@@ -146,7 +146,7 @@ class Episode:
 
     @property
     def numbers(self) -> dict[str, float | None]:
-        """The metrics of the episode."""
+        """The metrics of the episode, without those of named rewards and of tools."""
         failed = self.end == FAILED
         counted = {f"episode/{end}": float(self.end == end) for end in ENDS}
         own: dict[str, float | None] = {
@@ -154,12 +154,9 @@ class Episode:
             for name, value in self.info.items()
             if (number := to_metric(value)) is not None
         }
-        own |= {f"environment/{name}": value for name, value in self.by_name.items()}
         if failed:
             own = dict.fromkeys(own)
-        calls = sum(len(turn.tool_calls) for turn in self.turns)
-        tools = {"episode/tool_calls": float(calls)} if calls else {}
-        return {"episode/turns": float(len(self.turns)), **counted, **tools, **own}
+        return {"episode/turns": float(len(self.turns)), **counted, **own}
 
     def describe(self) -> str:
         """Return the failure on one line."""

@@ -90,6 +90,7 @@ class EpisodeSampler:
         self.draws_from_policy = bool(getattr(sampler, "draws_from_policy", True))
         self.max_turns = options.max_turns or factory.max_turns or 16
         self._warned = False
+        self._rewards: dict[str, None] = {}  # the names of all that were given so far
         self.__signature__ = _signature(sampler)
 
     @cached_property
@@ -126,10 +127,18 @@ class EpisodeSampler:
         finally:
             loop.close(episodes)
         self._check_failures(episodes)
-        if not episodes:
+        if not any(episode.columns for episode in episodes):  # what the sampler returns is known from none of them
             empty = self.inner(policy, [], sampling, **loop.given([]))
-            return Episodes(empty.tokens, empty.mask, empty.action_mask, empty.ended, empty.columns)
-        return to_batch(policy, episodes)
+            columns = {name: array for name, array in empty.columns.items() if array.shape == empty.mask.shape}
+            if not episodes:
+                columns["rewards"] = torch.zeros(empty.mask.shape, device=empty.mask.device)
+                return Episodes(empty.tokens, empty.mask, empty.action_mask, empty.ended, columns)
+        else:
+            columns = {}
+        self._rewards |= dict.fromkeys(name for episode in episodes for name in episode.by_name)
+        return to_batch(
+            policy, episodes, columns=list(columns), rewards=list(self._rewards), has_tools=bool(self.factory.tools)
+        )
 
     def _check_failures(self, episodes: Sequence[Episode]) -> None:
         failed = [episode for episode in episodes if episode.end == FAILED]

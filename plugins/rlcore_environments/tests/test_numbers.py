@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from env_games import play
+from env_games import Scripted, make_player, make_policy, play, read_prompts
 
 from rlcore.protocols import Step, Turn
+from rlcore.settings import SamplingConfig
+from rlcore.types import Trajectories
 
 
 def answering(answer: Any) -> type:
@@ -49,3 +51,69 @@ def test_a_reward_that_float32_cannot_hold_fails_its_episode(answer: Any, messag
     batch = play(answering(answer), ["x", "y"], max_failed=1.0)
     assert message in batch.failures[0]
     assert bool(batch["rewards"].isfinite().all())
+
+
+class Doors:
+    """The first letter of a turn decides: w wins a named reward, a goes on, and f fails."""
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        return "go"
+
+    def step(self, turn: Turn) -> Step:
+        if turn.text[:1] == "f":
+            raise OSError("away")
+        if turn.text[:1] == "w":
+            return Step(reward={"won": 1.0}, done=True)
+        return Step("on")
+
+
+def test_what_did_not_happen_in_an_episode_counts_as_zero_unless_it_failed() -> None:
+    batch = play(Doors, ["w"], ["a", "b"], ["f"], max_turns=2)
+    assert batch.numbers["environment/won"] == [1.0, 0.0, None]
+    ends = {name: values for name, values in batch.numbers.items() if "turns" not in name or "max" in name}
+    ends.pop("environment/won")
+    assert ends == {
+        "episode/done": [1.0, 0.0, 0.0], "episode/truncated": [0.0] * 3, "episode/max_turns": [0.0, 1.0, 0.0],
+        "episode/max_new_tokens": [0.0] * 3, "episode/context": [0.0] * 3, "episode/failed": [0.0, 0.0, 1.0],
+    }  # fmt: skip
+
+
+def test_episodes_of_one_sampler_have_the_same_metrics_in_every_batch() -> None:
+    policy, player = make_policy(chat=True), make_player(Doors, data={"episodes": {"max_turns": 1}})
+    prompts, gen = read_prompts(player, policy, ["a", "b"]), SamplingConfig(max_new_tokens=8)
+    sampler: Any = player.sampler(Scripted(["w"], ["a"]))  # type: ignore[arg-type]
+    first, then = (sampler(policy, [prompts[row]], gen, row_seeds=[row]) for row in range(2))
+    assert list(first.numbers) == list(then.numbers)
+    assert then.numbers["environment/won"] == [0.0]
+
+
+def test_calls_are_counted_in_every_episode_that_has_tools() -> None:
+    class Calls(Doors):
+        tools = ({"type": "function", "function": {"name": "add"}},)
+
+    assert play(Calls, ["x"], ["f"], max_turns=1).numbers["episode/tool_calls"] == [0.0, 0.0]
+    assert "episode/tool_calls" not in play(Doors, ["x"], max_turns=1).numbers
+
+
+def test_the_columns_of_a_share_do_not_depend_on_which_of_its_episodes_live() -> None:
+    """Processes exchange shares, of which one may be empty, or may consist of episodes that failed at once."""
+
+    class Closed(Doors):
+        def reset(self, row: Any, *, seed: int) -> str:
+            if row.get("door") == reading[0]:
+                raise OSError("away")
+            return "go"
+
+    reading = [""]
+    policy, player = make_policy(chat=True), make_player(Closed, data={"episodes": {"max_failed": 1.0}})
+    prompts = read_prompts(player, policy, [{"prompt": "a", "door": "x"}, {"prompt": "b", "door": "y"}])
+    reading[0] = "x"
+    sampler: Any = player.sampler(Scripted(["w"], ["w"]))  # type: ignore[arg-type]
+    gen = SamplingConfig(max_new_tokens=8)
+    shares: list[list[int]] = [[0], [1], []]
+    failed, whole, nothing = (sampler(policy, [prompts[i] for i in rows], gen, row_seeds=rows) for rows in shares)
+    assert failed.failures[0]
+    assert whole.failures == [""]
+    assert set(failed.columns) == set(whole.columns) == set(nothing.columns) == {"logprobs", "rewards"}
+    together = Trajectories.concat([nothing.plain, failed.plain, whole.plain])
+    assert together["rewards"].sum(1).tolist() == [0.0, 1.0]
