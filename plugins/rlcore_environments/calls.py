@@ -17,7 +17,9 @@ from rlcore.rewards.calls import end_with_interpreter
 
 POLL_S = 0.05
 """The longest wait for a call whose turn may come at any moment."""
-_running = threading.local()
+LOOK_S = 1.0
+"""The longest wait of all; where a wait cannot be interrupted, Ctrl-C is handled between two of them."""
+_running, _watching = threading.local(), threading.Lock()
 
 
 class CallTooLate(Exception):
@@ -91,7 +93,8 @@ class Calls:
                 thread = threading.Thread(target=self._work, args=(call,), name="rlcore-environment", daemon=True)
                 self._begin(call, thread)
                 thread.start()
-            return min((max(call.deadline - now, 0.0) for call in self._begun), default=POLL_S)
+            next_end = min((call.deadline for call in self._begun), default=now + POLL_S)
+            return min(max(next_end - now, 0.0), LOOK_S)
 
     def allow(self, call: Pending, seconds: float) -> None:
         """Let a call take so many seconds from now, if that is more than it has left."""
@@ -143,8 +146,9 @@ def _outcome(call: Pending) -> tuple[Any, BaseException | None]:
 
 def _watch(thread: threading.Thread) -> None:
     """Note a thread that is too late, so that the process can end although it runs."""
-    late = _late(os.getpid())
-    late[:] = [each for each in late if each.is_alive()] + [thread]
+    with _watching:
+        late = _late(os.getpid())
+        late[:] = [each for each in late if each.is_alive()] + [thread]
 
 
 @functools.cache
