@@ -31,7 +31,7 @@ class EpisodeOptions:
         "replayable", ge=0,
     )  # fmt: skip
     max_failed: float = option(
-        0.5, "the run ends if a larger share of the episodes that are sampled together fails", ge=0, le=1
+        0.5, "the run ends if a larger share of the episodes of a round, or of an evaluation, fails", ge=0, le=1
     )
     history: Literal["rendered", "sampled"] = option(
         "rendered",

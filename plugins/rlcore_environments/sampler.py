@@ -23,6 +23,7 @@ from rlcore.data.text import render_outputs
 from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy, Sampler, Turn
+from rlcore.ranks import Ranks
 from rlcore.safe_text import shorten
 from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
 from rlcore.sampling.sampler_checks import takes_logit_mask, takes_on_batch, takes_row_seeds
@@ -90,6 +91,7 @@ class EpisodeSampler:
         self.draws_from_policy = bool(getattr(sampler, "draws_from_policy", True))
         self.max_turns = options.max_turns or factory.max_turns or 16
         self._warned = False
+        self._played, self._failures = 0, list[str]()  # since the last call of `check_round`
         self._rewards: dict[str, None] = {}  # the names of all that were given so far
         self.__signature__ = _signature(sampler)
 
@@ -111,10 +113,8 @@ class EpisodeSampler:
     ) -> Episodes:
         """Play one episode for each prompt.
 
-        The arguments are those of `rlcore.protocols.Sampler`; `sampling.max_new_tokens` limits each turn.
-
-        Raises:
-            EpisodesFailed: a larger share of the episodes than `data.episodes.max_failed` failed.
+        The arguments are those of `rlcore.protocols.Sampler`; `sampling.max_new_tokens` limits each turn. Episodes that
+        fail are among those returned, and are counted for `check_round`.
         """
         seeds = draw_seeds(len(prompts), generator) if row_seeds is None else row_seeds
         episodes = [Episode(i, prompt, int(seed)) for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))]
@@ -126,7 +126,7 @@ class EpisodeSampler:
             loop.play([episodes[k :: self.options.cohorts] for k in range(self.options.cohorts)])
         finally:
             loop.close(episodes)
-        self._check_failures(episodes)
+        self._note_failures(episodes)
         if not any(episode.columns for episode in episodes):  # what the sampler returns is known from none of them
             empty = self.inner(policy, [], sampling, **loop.given([]))
             columns = {name: array for name, array in empty.columns.items() if array.shape == empty.mask.shape}
@@ -140,16 +140,26 @@ class EpisodeSampler:
             policy, episodes, columns=list(columns), rewards=list(self._rewards), has_tools=bool(self.factory.tools)
         )
 
-    def _check_failures(self, episodes: Sequence[Episode]) -> None:
-        failed = [episode for episode in episodes if episode.end == FAILED]
-        if not failed:
-            return
-        if len(failed) > self.options.max_failed * len(episodes):
+    def check_round(self, ranks: Ranks) -> None:
+        """Check how many of the episodes failed that all processes have played since the last call; all call together.
+
+        Raises:
+            EpisodesFailed: a larger share of them failed than `data.episodes.max_failed` allows.
+        """
+        played, failures, self._played, self._failures = self._played, self._failures, 0, []
+        of, failed = sum(ranks.gather([played])), ranks.gather([(len(failures), failures[0])] if failures else [])
+        count = sum(number for number, _ in failed)
+        if count > self.options.max_failed * of:
             raise EpisodesFailed(
-                f"{len(failed)} of {len(episodes)} episodes of '{self.factory.name}' failed, more than "
-                f"data.episodes.max_failed = {self.options.max_failed:g} allows. The first: {failed[0].failure}"
+                f"{count} of {of} episodes of '{self.factory.name}' failed, more than data.episodes.max_failed = "
+                f"{self.options.max_failed:g} allows. The first: {failed[0][1]}"
             )
-        if not self._warned:
+
+    def _note_failures(self, episodes: Sequence[Episode]) -> None:
+        failed = [episode for episode in episodes if episode.end == FAILED]
+        self._played += len(episodes)
+        self._failures += [episode.failure for episode in failed]
+        if failed and not self._warned:
             self._warned = True
             log.warning(
                 "episodes failed; they have no score, and nothing is learned from them", failed=len(failed),

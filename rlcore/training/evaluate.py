@@ -182,6 +182,7 @@ def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
         part = slice(start, start + run.config.eval.batch_size)
         index = mine[part]
         rows += zip(index, _rows(run, [prompts[i] for i in index], sampling, seeds[part]), strict=True)
+    run.sampling.check_round()
     return [row for _, row in sorted(run.ranks.gather_to_main(rows), key=lambda pair: pair[0])]
 
 

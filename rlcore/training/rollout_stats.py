@@ -39,6 +39,7 @@ def gather_round(
     Raises:
         RewardError: fewer than `at_least` responses have a score.
     """
+    run.sampling.check_round()
     has_score = torch.tensor(
         [score is not None for score in scored.totals], dtype=torch.bool, device=batch.tokens.device
     )

@@ -124,6 +124,15 @@ class Sampling:
                     "earlier checkpoint with a lower trainer.optimizer.lr, or look at the model and its precision"
                 )
 
+    def check_round(self) -> None:
+        """Let the sampler check what all ranks have sampled since the last call, if it does; all ranks call together.
+
+        The sampler then has a method `check_round(ranks)`; that of episodes counts those that failed.
+        """
+        check = getattr(self.sampler, "check_round", None)
+        if check is not None:
+            check(self._ranks)
+
     @cached_property
     def logit_mask(self) -> Tensor | None:
         """Return bool[V, V], True where the token of the column may follow the token of the row; None if unset."""

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from env_games import make_player, make_policy, play, read_prompts
+from env_games import Scripted, make_player, make_policy, play, read_prompts
 
 from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import Step, Turn
+from rlcore.ranks import Ranks
 from rlcore.sampling.row_seeds import derive_seeds
 from rlcore.settings import SamplingConfig
 from rlcore_environments.factory import factory_of
@@ -95,11 +96,23 @@ def test_an_episode_fails_and_the_others_go_on(name: str) -> None:
 
 
 def test_more_failures_than_allowed_end_the_run_with_the_first_of_them() -> None:
-    with pytest.raises(
-        EpisodesFailed,
-        match=r"1 of 2 episodes of 'Made' failed, more than data\.episodes\.max_failed = 0\.2 .*no such door",
-    ):
-        play(environment(fail), ["x"], ["y"], max_failed=0.2)
+    """They are counted over all calls of the sampler that belong to a round."""
+    policy = make_policy(chat=True)
+    player = make_player(environment(fail), data={"episodes": {"max_failed": 0.4}})
+    prompts, gen = read_prompts(player, policy, ["a", "b", "c"]), SamplingConfig(max_new_tokens=8)
+    sampler: Any = player.sampler(Scripted(["x"], ["y"], ["z"]))  # type: ignore[arg-type]
+
+    def sample(*rows: int) -> None:
+        for row in rows:  # one call each
+            sampler(policy, [prompts[row]], gen, row_seeds=[row])
+        sampler.check_round(ranks)
+
+    ranks = Ranks("no")
+    sample(0, 1, 2)
+    message = r"1 of 2 episodes of 'Made' failed, more than data\.episodes\.max_failed = 0\.4 .*no such door"
+    with pytest.raises(EpisodesFailed, match=message):
+        sample(1, 0)
+    sample(2)
 
 
 def test_an_episode_that_is_played_again_has_the_answers_of_the_first_attempt() -> None:
@@ -124,8 +137,7 @@ def test_an_episode_that_is_played_again_has_the_answers_of_the_first_attempt() 
     assert batch.arguments["turns"] == [["x", "y", "z"]]
     assert float(batch["rewards"].sum()) == 3.0
     attempts.clear()
-    with pytest.raises(EpisodesFailed, match="the server is away"):
-        play(Shaky, ["x", "y", "z"], retries=1)
+    assert "the server is away" in play(Shaky, ["x", "y", "z"], retries=1).failures[0]
 
 
 def test_an_observation_longer_than_the_context_ends_the_episode() -> None:
@@ -191,8 +203,7 @@ def test_a_reset_that_does_not_follow_from_its_seed_fails() -> None:
         def reset(self, row: Any, *, seed: int) -> str:
             return next(letters)
 
-    with pytest.raises(EpisodesFailed, match="take random numbers from `seed` alone"):
-        play(Made, ["x"])
+    assert "take random numbers from `seed` alone" in play(Made, ["x"]).failures[0]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from test_training import Fails, at, constant, lines, run
 
 from rlcore.errors import ConfigError, RLCoreError
 from rlcore.sampling.sampler_checks import takes_logit_mask, takes_row_seeds
+from rlcore_environments.sampler import EpisodesFailed
 from rlcore_transformers.sampling.sampler import sample
 
 REINFORCE = {"name": "reinforce", "rollouts": 4}
@@ -117,3 +118,15 @@ def test_the_longest_response_of_grpo_is_that_of_all_turns_together(
     trainer["overlong_buffer"] = longest + 1.0
     with pytest.raises(ConfigError, match=f"is above the longest episode = {longest}"):
         run(tmp_path, trainer=trainer, run=at(tmp_path / "more", steps=1), **given)
+
+
+def test_one_failure_in_the_last_batch_of_an_evaluation_does_not_end_the_run(tmp_path: Path) -> None:
+    good, bad = ({"prompt": "ab", "seed": seed} for seed in (2, 1))
+    given: dict[str, Any] = {"environment": Fails, "trainer": REINFORCE, "prompts": [good], "reward_fn": constant}
+    options = {"batch_size": 2, "at_end": True}
+    result = run(tmp_path, **given, eval=options, eval_prompts=[good, good, bad], run=at(tmp_path, steps=1))
+    assert result.metrics["eval/episode/failed"] == pytest.approx(1 / 3)
+    with pytest.raises(EpisodesFailed, match="2 of 3 episodes of 'Fails' failed"):
+        run(tmp_path, **given, eval=options, eval_prompts=[good, bad, bad], run=at(tmp_path / "more", steps=1))
+    with pytest.raises(EpisodesFailed, match="4 of 4 episodes of 'Fails' failed"):
+        run(tmp_path, **{**given, "prompts": [bad]}, eval={"at_end": False}, run=at(tmp_path / "third", steps=1))
