@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import torch
 
 from rlcore.protocols import Step
-from rlcore.rewards.values import LARGEST_REWARD
 from rlcore.safe_text import shorten
 
+LARGEST_REWARD: float = torch.finfo(torch.float32).max
 FIELDS = tuple(field.name for field in attrs.fields(Step))
 
 

@@ -9,10 +9,9 @@ import attrs
 
 from rlcore.components import describe_error
 from rlcore.protocols import Turn
-from rlcore.rewards.values import LARGEST_REWARD
 from rlcore.safe_text import shorten
 from rlcore.types import Prompt
-from rlcore_environments.answers import Answer, BadAnswer, to_metric
+from rlcore_environments.answers import LARGEST_REWARD, Answer, BadAnswer, to_metric
 from rlcore_environments.calls import CallTooLate
 from rlcore_environments.process import ProcessDied, RemoteError
 

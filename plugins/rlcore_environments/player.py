@@ -124,7 +124,7 @@ class Player:
 
         return build
 
-    def given(self, prompt: Prompt) -> Given:
+    def _given_with(self, prompt: Prompt) -> Given:
         """Return what an environment received when a prompt was read; of other prompts, what their columns tell."""
         found = self._given.get(id(prompt.columns))
         if found is not None and found.columns is prompt.columns:
@@ -185,14 +185,14 @@ class Player:
 
     def sampler(self, sampler: Sampler) -> Sampler:
         """Return the sampler of episodes."""
-        found: Any = EpisodeSampler(sampler, self.factory, self.options, self.dialogue, self.given)
+        found: Any = EpisodeSampler(sampler, self.factory, self.options, self.dialogue, self._given_with)
         return found  # type: ignore[no-any-return]
 
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""
         turns: Any = ExampleTurns(self.factory.example_turns)
         options = evolve(self.options, max_failed=1.0, max_turns=MOST)
-        loop = EpisodeSampler(turns, self.factory, options, self.dialogue, self.given)
+        loop = EpisodeSampler(turns, self.factory, options, self.dialogue, self._given_with)
         batch = loop(stand_in(tokenizer), [prompt], self.config.gen, row_seeds=[0])
         return to_sample(batch), batch.arguments["transcript"][0]
 

@@ -86,8 +86,8 @@ def longest_response(config: GRPOConfig, run: Run) -> int:
     longest = run.config.gen.max_new_tokens
     if run.data.inputs.environment is None:
         return longest
-    episodes = unstructure(run.config.data.episodes) or {}
-    max_turns = episodes.get("max_turns") or getattr(run.sampling.sampler, "max_turns", 0)
+    episodes = dict(unstructure(run.config.data.episodes) or {})
+    max_turns = int(episodes.get("max_turns") or getattr(run.sampling.sampler, "max_turns", 0) or 0)
     limit = int(episodes.get("max_new_tokens") or max_turns * longest)
     if not limit and (config.overlong_buffer or config.norm == "constant"):
         name = "overlong_buffer" if config.overlong_buffer else "norm"
