@@ -9,8 +9,8 @@ from rlcore.config import structure
 from rlcore.protocols import Policy, Step, Turn
 from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_environments.play import turn_seed
 from rlcore_environments.player import Player
-from rlcore_environments.sampler import turn_seed
 from rlcore_testing.small import make_gpt2, make_llama, make_tokenizer
 from rlcore_transformers.data.pipelines import PROMPTS
 from rlcore_transformers.models.causal import build_causal_lm

@@ -1,0 +1,258 @@
+"""One call of the sampler of episodes: their turns, from the first messages to the ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlcore.components import describe_error
+from rlcore.config import evolve
+from rlcore.data.text import render_outputs
+from rlcore.errors import ConfigError, DataError
+from rlcore.logging import get_logger
+from rlcore.protocols import Policy, Turn
+from rlcore.safe_text import shorten
+from rlcore.sampling.row_seeds import derive_seeds
+from rlcore.sampling.sampler_checks import takes_on_batch, takes_row_seeds
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt, Trajectories
+from rlcore_environments.answers import Answer, read_messages, read_step
+from rlcore_environments.attempt import Attempt
+from rlcore_environments.calls import Pending
+from rlcore_environments.dialogue import Dialogue
+from rlcore_environments.episode import CONTEXT, MAX_NEW_TOKENS, MAX_TURNS, Episode
+from rlcore_environments.kept_states import KeptStates
+from rlcore_environments.tool_calls import parse_calls
+
+if TYPE_CHECKING:
+    from rlcore_environments.sampler import EpisodeSampler
+
+log = get_logger("environments")
+BEFORE = 16
+"""Tokens before a turn that are decoded with it, since some tokenizers decode a fragment in another way."""
+
+
+class Play:
+    """One call of the sampler of episodes."""
+
+    def __init__(
+        self,
+        sampler: EpisodeSampler,
+        policy: Policy,
+        sampling: SamplingConfig,
+        dialogue: Dialogue,
+        generator: torch.Generator | None,
+        logit_mask: Tensor | None,
+    ) -> None:
+        self.sampler, self.policy, self.sampling, self.dialogue = sampler, policy, sampling, dialogue
+        self.generator, self.logit_mask = generator, logit_mask
+        self.kept, self._attempts, self._closing = KeptStates(), dict[int, Attempt](), list[Pending]()
+        if policy.outputs_begin_text:
+            raise ConfigError("data.environment: an encoder-decoder begins every output anew; name a causal model")
+
+    def open(self, episodes: Sequence[Episode]) -> None:
+        """Make the environment of each episode, and reset it."""
+        pending = [(episode, self._open(episode)) for episode in episodes]
+        for episode, call in pending:
+            self._begin(episode, call.result)
+            if episode.end:
+                self._over(episode)
+
+    def _begin(self, episode: Episode, result: Callable[[], Any]) -> None:
+        try:
+            found = read_messages(result(), "reset")
+        except BaseException as error:  # noqa: BLE001  an environment may raise anything
+            self._failed(episode, error)
+            return
+        self._check_opening(episode, found)
+
+    def _open(self, episode: Episode) -> Pending:
+        attempt = self._attempts[episode.index] = Attempt(self.sampler.factory)
+        given = self.sampler.given(episode.prompt)
+        return self.sampler.calls.start(attempt.reset, dict(given.row), given.seed)
+
+    def _check_opening(self, episode: Episode, found: list[dict[str, Any]]) -> None:
+        said = [(each["role"], each["content"]) for each in found]
+        opening = self.sampler.given(episode.prompt).opening
+        if opening is not None and said != [(each["role"], each["content"]) for each in opening]:
+            plain = "".join(content for _, content in said)
+            episode.fail(
+                f"reset returned {shorten(plain)}, and other messages for the same row and seed when the prompts were "
+                "read; take random numbers from `seed` alone"
+            )
+
+    def play(self, cohorts: Sequence[Sequence[Episode]]) -> None:
+        """Play all episodes to their ends; while the environments of a cohort answer, the next one is sampled."""
+        pending: list[list[tuple[Episode, Pending]]] = [[] for _ in cohorts]
+        while any(not episode.end for cohort in cohorts for episode in cohort):
+            for k, cohort in enumerate(cohorts):
+                self._answers(pending[k])
+                pending[k] = self._turn([episode for episode in cohort if not episode.end])
+
+    def _turn(self, live: Sequence[Episode]) -> list[tuple[Episode, Pending]]:
+        """Sample the next turn of live episodes, and return the calls of their environments."""
+        by_limit: dict[int, list[Episode]] = {}
+        most, longest = self.sampler.options.max_new_tokens, self.policy.max_prompt_length
+        for episode in live:
+            room = most - episode.num_new if most else self.sampling.max_new_tokens
+            if room <= 0:
+                episode.end = MAX_NEW_TOKENS
+            elif longest and len(episode.tokens) > longest:
+                episode.end = CONTEXT
+                if not episode.turns:  # nothing was chosen, so there is nothing to score
+                    episode.fail(f"the prompt has {len(episode.tokens)} tokens, and the model takes at most {longest}")
+            else:
+                by_limit.setdefault(min(room, self.sampling.max_new_tokens), []).append(episode)
+        pending: list[tuple[Episode, Pending]] = []
+        for limit, group in sorted(by_limit.items()):
+            self._sample(group, limit, pending)
+        for episode in live:
+            if episode.end:
+                self._over(episode)
+        return pending
+
+    def _answers(self, pending: Sequence[tuple[Episode, Pending]]) -> None:
+        """Take the answers of environments."""
+        for episode, call in sorted(pending, key=lambda pair: pair[0].index):
+            self._answer(episode, call.result)
+            if episode.end:
+                self._over(episode)
+
+    def given(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """Return the optional arguments of the sampler of turns."""
+        options: dict[str, Any] = {"generator": self.generator}
+        if takes_row_seeds(self.sampler.inner):
+            options["row_seeds"] = [turn_seed(episode.seed, len(episode.turns)) for episode in episodes]
+        if self.logit_mask is not None:
+            options["logit_mask"] = self.logit_mask
+        return options
+
+    def _sample(self, group: list[Episode], limit: int, pending: list[tuple[Episode, Pending]]) -> None:
+        sampling = evolve(self.sampling, max_new_tokens=limit, min_new_tokens=min(limit, self.sampling.min_new_tokens))
+        prompts, reported = [episode.next_prompt for episode in group], set[int]()
+
+        def report(indices: Sequence[int], part: Trajectories) -> None:
+            reported.update(indices)
+            self._give(sampling, [group[i] for i in indices], part, pending)
+
+        options = self.given(group)
+        if takes_on_batch(self.sampler.inner):
+            options["on_batch"] = report
+        named = {episode.index: prompt for episode, prompt in zip(group, prompts, strict=True)}
+        with self.kept.of(named) if self.sampler.options.keep_states else nullcontext():
+            batch = self.sampler.inner(self.policy, prompts, sampling, **options)
+        left = [i for i in range(len(group)) if i not in reported]
+        if left:
+            report(left, batch.rows(torch.tensor(left, device=batch.tokens.device)))
+
+    def _give(
+        self,
+        sampling: SamplingConfig,
+        episodes: list[Episode],
+        part: Trajectories,
+        pending: list[tuple[Episode, Pending]],
+    ) -> None:
+        """Append sampled turns to their episodes, and call the environments with them."""
+        before = [Prompt("", tuple(episode.tokens[-BEFORE:])) for episode in episodes]
+        texts = render_outputs(self.policy.tokenizer, part, before, sampling.stop_sequences)
+        mask = part.action_mask
+        columns = {
+            name: array for name, array in part.columns.items() if array.shape[:2] == mask.shape and array.dim() == 2
+        }
+        counts, ended = part.num_actions.tolist(), part.ended.tolist()
+        chosen = {name: iter(array[mask].tolist()) for name, array in columns.items()}
+        for episode, text, tokens, count, is_over in zip(
+            episodes, texts, part.action_tokens, counts, ended, strict=True
+        ):
+            calls = parse_calls(text) if self.sampler.factory.tools else ()
+            turn = Turn(text, len(episode.turns), truncated=not is_over, tool_calls=calls)
+            numbers = {name: [next(values) for _ in range(count)] for name, values in chosen.items()}
+            episode.add_turn(turn, tokens, numbers)
+            if not tokens:
+                episode.fail("the sampler returned a turn without tokens")
+                continue
+            pending.append((episode, self._step(episode, turn)))
+
+    def _step(self, episode: Episode, turn: Turn) -> Pending:
+        return self.sampler.calls.start(self._attempts[episode.index].step, turn)
+
+    def _answer(self, episode: Episode, result: Callable[[], Any]) -> None:
+        try:
+            answer = read_step(result())
+        except BaseException as error:  # noqa: BLE001  an environment may raise anything
+            self._failed(episode, error)
+            return
+        episode.take(answer)
+        text = self.dialogue.text(answer.messages)
+        if episode.end:
+            episode.add_reply(answer.messages, (), text)
+        elif len(episode.turns) >= self.sampler.max_turns:
+            episode.end = MAX_TURNS
+        else:
+            self._reply(episode, answer, text)
+
+    def _reply(self, episode: Episode, answer: Answer, text: str) -> None:
+        """Append what the environment says, if it can be rendered and the context has room for it and one token."""
+        self.dialogue.check(episode.prompt.messages or (), answer.messages)
+        try:
+            tokens = self.dialogue.reply(answer.messages, last=episode.tokens[-1])
+        except DataError as error:
+            episode.fail(str(error))
+            return
+        longest = self.policy.max_prompt_length
+        if longest and len(episode.tokens) + len(tokens) > longest:
+            episode.end = CONTEXT
+        else:
+            episode.add_reply(answer.messages, tokens, text)
+
+    def _failed(self, episode: Episode, error: BaseException) -> None:
+        """Play an episode that failed again up to its last turn, as often as `retries` allows, or end it as failed."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if episode.retries < self.sampler.options.retries and self.sampler.factory.replayable:
+            episode.retries += 1
+            self._close(episode)
+            take = self._answer if episode.turns else self._begin
+            take(episode, lambda: self._replay(episode))
+            return
+        episode.fail_with(error)
+
+    def _replay(self, episode: Episode) -> Any:
+        """Return what a new environment answers to the last turn of an episode, or to its reset if there is none."""
+        found = self._open(episode).result()
+        for turn in episode.turns:
+            found = self._step(episode, turn).result()
+        return found
+
+    def _over(self, episode: Episode) -> None:
+        """Free what an episode held that has ended."""
+        self.kept.drop(episode.index)
+        self._close(episode)
+
+    def _close(self, episode: Episode) -> None:
+        """Begin to close the environment of an episode, if it has the method; nobody closes it again."""
+        attempt = self._attempts.pop(episode.index, None)
+        close = attempt.end() if attempt is not None else None
+        if close is not None:
+            self._closing.append(self.sampler.calls.start(close))
+
+    def close(self, episodes: Sequence[Episode]) -> None:
+        """Close every environment that is still open, and wait for all that are being closed; an error is logged."""
+        for episode in episodes:
+            self._close(episode)
+        for call in self._closing:
+            try:
+                call.result()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  the episode is over, and its tokens are known
+                log.warning("an environment could not be closed", error=describe_error(error))
+
+
+def turn_seed(seed: int, index: int) -> int:
+    """Return the seed of a turn of a row: that of the row itself for the first one."""
+    return seed if index == 0 else derive_seeds(seed, [index])[0]
