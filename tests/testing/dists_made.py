@@ -119,7 +119,7 @@ CHANGES = {
 
 @attrs.frozen
 class Dist:
-    """Say how a dist `acme` differs from a right one."""
+    """Describe how a dist `acme` differs from a right one."""
 
     plugin: str = RIGHT
     entry: str = "acme.plugin"

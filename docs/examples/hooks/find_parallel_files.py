@@ -1,4 +1,4 @@
-"""Tell how much each process writes of a checkpoint."""
+"""Print how much each process writes of a checkpoint."""
 
 from rlcore import hookimpl
 from rlcore_shard.parts import check_shared, read, stage
