@@ -46,8 +46,12 @@ def trained(folder: str, trainer: dict[str, Any]) -> dict[str, Any]:
     ids=["grpo", "ppo"],
 )
 def test_two_processes_play_and_learn_as_one(trainer: dict[str, Any], tmp_path: Path) -> None:
-    one = call_in_new_process("test_episode_ranks:trained", {"folder": str(tmp_path / "one"), "trainer": trainer}, what="one")
-    two = call_on_two_ranks("test_episode_ranks:trained", {"folder": str(tmp_path / "two"), "trainer": trainer}, what="two")
+    one = call_in_new_process(
+        "test_episode_ranks:trained", {"folder": str(tmp_path / "one"), "trainer": trainer}, what="one"
+    )
+    two = call_on_two_ranks(
+        "test_episode_ranks:trained", {"folder": str(tmp_path / "two"), "trainer": trainer}, what="two"
+    )
     spoken = [[(row["prompt"], row["output"], row["reward"]) for row in each["rows"]] for each in (one, two)]
     assert spoken[0] == spoken[1]
     assert any(row["reward"] is None for row in one["rows"])
