@@ -48,6 +48,10 @@ BESIDE: list[tuple[str, str, dict[str, Any], str]] = [
 ]  # fmt: skip
 """Dist, trainer, options, and the options that have an effect beside those."""
 SILENT = {
+    "ppo": {
+        "turn_gamma": "discounts from turn to turn of an episode, and the kit's prompts have one turn",
+        "turn_lam": "discounts from turn to turn of an episode, and the kit's prompts have one turn",
+    },
     "grpo": {
         "refill_batches": "bounds how often a round samples again, and the kit's rounds need fewer",
         "off_policy_mask": "compares with the log-probs of another sampler; the built-in one has those of the policy",
