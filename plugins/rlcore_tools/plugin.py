@@ -18,7 +18,19 @@ if TYPE_CHECKING:
 
 @hookimpl
 def register_commands(register: Register) -> None:
-    """Register the commands `preview`, `convert`, `doctor`, `new-plugin` and `push`."""
+    """Register the commands `show`, `init`, `preview`, `convert`, `doctor`, `new-plugin` and `push`."""
+    register(
+        "show",
+        "rlcore_tools.show_command:command",
+        summary="print the options of a component or section, or the wrappers of components",
+        formerly="rlcore:show",
+    )
+    register(
+        "init",
+        "rlcore_tools.init_command:command",
+        summary="write a configuration file with every option as a comment",
+        formerly="rlcore:init",
+    )
     register(
         "preview",
         "rlcore_tools.preview_command:command",

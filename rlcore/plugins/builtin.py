@@ -58,8 +58,6 @@ COMMANDS = (
         "rlcore.cli.list_plugins:command",
         "list installed plugins, their components and their problems",
     ),
-    ("show", "rlcore.cli.show:command", "print the options of a component or section, or the wrappers of components"),
-    ("init", "rlcore.cli.init_command:command", "write a configuration file with every option as a comment"),
 )
 """The core's commands: name, target, summary. The command line reads this table first; no plugin can override it."""
 

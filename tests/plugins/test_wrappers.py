@@ -217,7 +217,7 @@ def test_the_chain_of_wrappers_is_also_shown_as_json(show: Python) -> None:
 
 
 def test_showing_wrappers_states_if_nothing_is_wrapped(show: Python) -> None:
-    without = {"RLCORE_PLUGINS": "rlcore-ppo"}
+    without = {"RLCORE_PLUGINS": "rlcore-ppo,rlcore-tools"}
     assert show("--wrapped", **without).stdout == "no plugin wraps a component\n"
     assert show("--wrapped", "ppo", **without).stdout == "trainer 'ppo' (rlcore-ppo 0.1.0)  not wrapped\n"
 
