@@ -2,9 +2,10 @@
 
     python tests/e2e/kill_episodes.py TRAINER KILLS
 
-The run is killed inside the environment's answer to a turn: at KILLS of all turns of the run, evenly spaced. The program
-prints a line of JSON with the number of steps that each killed run had finished, and ends with an exit code other than
-0 at the first run that cannot be resumed or differs. Runs are forks of this process, which has imported all they need.
+The run is killed inside the environment's answer to a turn: at KILLS of all turns of the run, evenly spaced. The
+program prints a line of JSON with the number of steps that each killed run had finished, and ends with an exit code
+other than 0 at the first run that cannot be resumed or differs. Runs are forks of this process, which has imported all
+they need.
 """
 
 from __future__ import annotations
