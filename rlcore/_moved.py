@@ -106,6 +106,7 @@ MOVED: dict[str, str] = {
     "rlcore.types.policy_outputs": "rlcore.types.trajectories",
 }
 """Old name of a module or package of the core → its new name; modules inside a package move with it."""
+    "rlcore.training.validation": "rlcore.optim.batches",
 
 
 def new_name(name: str) -> str | None:

@@ -44,7 +44,6 @@ LIGHT_MODULES = (
     "rlcore_transformers.optimizers.optimizer_options",
     "rlcore.rewards",
     "rlcore.training",
-    "rlcore.training.peak_memory",
 )
 DEFAULT_PACKAGES = {
     "rlcore_testing",

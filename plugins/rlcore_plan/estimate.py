@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,7 +16,6 @@ from rlcore.errors import ConfigError, ModelError, RLCoreError
 from rlcore.plugins.switches import configured
 from rlcore.ranks import Ranks
 from rlcore.settings import TrainConfig
-from rlcore.training.peak_memory import resident_bytes
 from rlcore_plan.draws import is_drawn_alike
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Heap
@@ -98,12 +98,20 @@ def estimate(
     settings = structure(TrainConfig, values, where=where)
     if not isinstance(settings.trainer.get("name", ""), str):
         raise ConfigError(f"{where}: trainer.name = {settings.trainer['name']!r}: must be the name of a trainer")
-    baseline = resident_bytes()
+    baseline = _resident_bytes()
     with configured(settings.plugins.disable, settings.plugins.only), torch.random.fork_rng(devices=[]):
         measured, subject, mode = _measured(settings, where, world, known, heap)
     device = subject.ranks.device.type
     own = baseline + KERNELS if device == "cpu" else 0
     return Estimate(measured, own, device, world, subject, mode)
+
+
+def _resident_bytes() -> int:
+    """Return the resident set size of this process; 0 if the system does not report it."""
+    try:
+        return int(Path("/proc/self/status").read_bytes().split(b"VmRSS:", 1)[1].split(None, 1)[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _measured(

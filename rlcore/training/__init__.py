@@ -12,7 +12,7 @@ from rlcore._lazy import lazy
 if TYPE_CHECKING:
     from rlcore.data.order import Order
     from rlcore.dropout import disable_dropout, eval_mode
-    from rlcore.optim.batches import Meter, micro_batches, minibatches, put_through
+    from rlcore.optim.batches import Meter, micro_batches, minibatches, put_through, validate
     from rlcore.optim.updater import Loss, Updater
     from rlcore.rewards.score import Scored
     from rlcore.training.evaluate import measure_outputs, summarise
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         warn_of_bias,
     )
     from rlcore.training.run import Run
-    from rlcore.training.validation import validate
     from rlcore.types import stack_groups, stack_samples
 
 __all__ = [
@@ -57,7 +56,7 @@ _HOMES = {
     "rlcore.data.order": ("Order",),
     "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),  # which have moved
     "rlcore.dropout": ("disable_dropout", "eval_mode"),
-    "rlcore.optim.batches": ("Meter", "micro_batches", "minibatches", "put_through"),
+    "rlcore.optim.batches": ("Meter", "micro_batches", "minibatches", "put_through", "validate"),
     "rlcore.optim.updater": ("Loss", "Updater"),
     "rlcore.rewards.score": ("Scored",),
     "rlcore.training.evaluate": ("measure_outputs", "summarise"),
@@ -70,7 +69,6 @@ _HOMES = {
     ),
     "rlcore.training.run": ("Run",),
     "rlcore.training.rollout": ("MemoryStore",),
-    "rlcore.training.validation": ("validate",),
     "rlcore.types": ("stack_groups", "stack_samples"),
 }
 

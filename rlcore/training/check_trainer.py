@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rlcore.components import Component
@@ -56,43 +56,3 @@ def check_built(component: Component[Any], trainer: Any) -> None:
         raise PluginError(f"{component} has no method {missing[0]}(); a trainer has {', '.join(METHODS)}")
     if trainer.policy() is None:
         raise PluginError(f"{component}: policy() returned None; return the policy that run.build() returned")
-
-
-def check_steps(name: str, steps: Any) -> Iterator[Any]:
-    """Return the result of `steps()` after checking that it is an iterator.
-
-    Raises:
-        PluginError: it is not, as for a function without a `yield`.
-    """
-    if not isinstance(steps, Iterator):
-        raise PluginError(
-            f"trainer '{name}': steps() returned {type(steps).__name__}; it must be a generator, which yields the "
-            "metrics of each step"
-        )
-    return steps
-
-
-def check_metrics(name: str, metrics: Any, step: int) -> None:
-    """Check that a step yielded a dict.
-
-    Raises:
-        PluginError: it yielded something else.
-    """
-    if not isinstance(metrics, dict):
-        raise PluginError(
-            f"trainer '{name}': steps() yielded {metrics!r:.80} at step {step}; yield a dict of metrics, which may be "
-            "empty"
-        )
-
-
-def check_state(name: str, state: Any) -> None:
-    """Check that `state_dict()` returned a dict.
-
-    Raises:
-        PluginError: it returned something else.
-    """
-    if not isinstance(state, dict):
-        raise PluginError(
-            f"trainer '{name}': state_dict() returned {state!r:.80}; return a dict; `load_state_dict` receives it "
-            "when the run is resumed"
-        )

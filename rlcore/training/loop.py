@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlcore.errors import CheckpointError, Diverged, RLCoreError
+from rlcore.errors import CheckpointError, Diverged, PluginError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.profiling import StepTokens, background, begin_step, counting, end_steps, phase
 from rlcore.protocols import Trainer
@@ -18,11 +20,11 @@ from rlcore.ranks import Ranks
 from rlcore.ranks.launcher import when_alone
 from rlcore.training.check_trainer import check_metrics, check_steps
 from rlcore.training.evaluate import evaluate
-from rlcore.training.peak_memory import peak_bytes
 from rlcore.training.resume import Saver
 from rlcore.training.run import Run
 from rlcore.training.signals import StopRequest
 from rlcore.types import Metrics
+_STATUS = Path("/proc/self/status")
 
 log = get_logger("loop")
 _OVER: Any = object()  # marks the end of the trainer's steps
@@ -44,7 +46,12 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, after_step: Callable[[], No
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
-        steps = check_steps(_name(run), trainer.steps())
+        steps: Any = trainer.steps()
+        if not isinstance(steps, Iterator):
+            raise PluginError(
+                f"trainer '{config.trainer.get('name')}': steps() returned {type(steps).__name__}; it must be a "
+                "generator, which yields the metrics of each step"
+            )
         over = _is_over(run)
         while not (over or (stopped := run.ranks.any(stop.requested or bool(run.progress.stop_reason)))):
             begin_step(run.step)
@@ -80,6 +87,7 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
 
     Returns:
         False if the trainer has no more steps.
+        PluginError: the trainer yielded no dict.
 
     Raises:
         Diverged: a loss is not finite; earlier checkpoints are unchanged.
@@ -87,12 +95,17 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
     begun, skipped = time.perf_counter(), _num_skipped(run)
     run.ranks.note(f"step {run.step + 1}")
     saver.restore_random_state()
-    with background("trainer"), counting() as tokens, _training_step(run):
-        metrics = next(steps, _OVER)
+    context = nullcontext() if run.models.built is None else run.models.built.training_step()
+    with background("trainer"), counting() as tokens, context:
+        metrics: Any = next(steps, _OVER)
     saver.note_random_state()
     if metrics is _OVER:
         return False
-    check_metrics(_name(run), metrics, run.step + 1)
+    if not isinstance(metrics, dict):
+        raise PluginError(
+            f"trainer '{run.config.trainer.get('name')}': steps() yielded {metrics!r:.80} at step {run.step + 1}; "
+            "yield a dict of metrics, which may be empty"
+        )
     run.progress.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
     if run.updaters:
@@ -129,14 +142,29 @@ def _remedy(metrics: Metrics) -> str:
     return "resume from an earlier checkpoint with a lower trainer.optimizer.lr or trainer.optimizer.max_grad_norm"
 
 
-def _training_step(run: Run) -> AbstractContextManager[Any]:
-    return nullcontext() if run.models.built is None else run.models.built.training_step()
-
-
 def _peak_memory(run: Run) -> Metrics:
-    """Return the peak memory so far of the process with the highest peak."""
-    peak = peak_bytes(run.ranks.device)
-    return {} if peak is None else {"perf/peak_memory_gb": max(run.ranks.gather([peak])) / 1e9}
+    On CUDA it is what torch's allocator has handed out, on the CPU the resident set size.
+    """
+    if run.ranks.device.type == "cuda":
+        peak = int(torch.cuda.max_memory_allocated(run.ranks.device))
+    elif run.ranks.device.type == "cpu":
+        peak = _peak_resident()
+    else:
+        return {}
+    return {"perf/peak_memory_gb": max(run.ranks.gather([peak])) / 1e9} if peak else {}
+    """Return the peak memory so far of the process with the highest peak, nothing where the system does not report it.
+
+
+
+def _peak_resident() -> int:
+    """Return the peak resident set size of this process in bytes; 0 if the system does not report it."""
+    with suppress(OSError, IndexError, ValueError):  # Linux's file of this process, which `exec` resets
+        return int(_STATUS.read_bytes().split(b"VmHWM:", 1)[1].split(None, 1)[0]) * 1024
+    with suppress(ImportError):  # Windows has none
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return 0
 
 
 def _tokens_per_second(tokens: StepTokens, seconds: float, ranks: Ranks) -> Metrics:
@@ -144,10 +172,6 @@ def _tokens_per_second(tokens: StepTokens, seconds: float, ranks: Ranks) -> Metr
     sampled, learned = ranks.sum(torch.tensor(tokens.counts(), dtype=torch.float64)).tolist()
     num_tokens = sampled or learned
     return {"perf/tokens_per_s": num_tokens / seconds} if num_tokens else {}
-
-
-def _name(run: Run) -> str:
-    return str(run.config.trainer.get("name"))
 
 
 def _due(run: Run, every: int) -> bool:

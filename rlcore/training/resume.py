@@ -13,7 +13,7 @@ from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import divided_tensors, load_state, named_parts, save_state
-from rlcore.errors import CheckpointError, ConfigError, Diverged
+from rlcore.errors import CheckpointError, ConfigError, Diverged, PluginError
 from rlcore.hookspecs import StagedFiles
 from rlcore.logging import get_logger
 from rlcore.plugins.providers import find_parallel_files
@@ -22,7 +22,6 @@ from rlcore.protocols import Trainer
 from rlcore.safe_text import shorten
 from rlcore.settings import to_record
 from rlcore.sharding.divided import divided_weights, local_weights, streaming
-from rlcore.training.check_trainer import check_state
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.evaluate import UNSCORED
 from rlcore.training.run import Run
@@ -106,7 +105,11 @@ class Saver:
         self._check_finite(trainer)
         rng = run.ranks.gather_to_main([self.rng])
         own = trainer.state_dict()
-        check_state(str(run.config.trainer.get("name")), own)
+        if not isinstance(own, dict):
+            raise PluginError(
+                f"trainer '{run.config.trainer.get('name')}': state_dict() returned {own!r:.80}; return a dict; "
+                "`load_state_dict` receives it when the run is resumed"
+            )
         state = {
             "trainer": own, "step": run.step, "elapsed_s": run.progress.elapsed_s, "metrics": run.metrics,
             "evaluated_at": self.evaluated_at, "score": self.score,
