@@ -25,9 +25,9 @@ import torch
 
 LIBRARIES = (
     "torch", "accelerate", "transformers.optimization", "transformers.models.auto.modeling_auto",
-    "transformers.models.auto.tokenization_auto", "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.auto.tokenization_auto", "transformers.models.gpt2.modeling_gpt2", "deepspeed",
 )  # fmt: skip
-"""Third-party modules that training imports; a run imports any others itself."""
+"""Third-party modules that training imports, or saving a model; a run imports any others itself."""
 
 
 def serve() -> dict[str, Any] | None:
@@ -73,6 +73,7 @@ def run(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     del sys.path[0]  # this file's folder
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # deepspeed warns if it finds none
     for library in (*LIBRARIES, *sys.argv[1:]):
         importlib.import_module(library)
     gc.freeze()  # so that garbage collection in children does not copy the libraries' memory
