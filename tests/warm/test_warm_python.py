@@ -27,7 +27,8 @@ ENDINGS = {
     "message": "sys.exit('a reason')",
     "error": "raise ValueError('wrong')",
     # What torch imports when Python ends, which the server has imported, may change the exit code of an interrupt.
-    "interrupt": "os.environ['DS_ACCELERATOR'] = 'cpu'\nimport deepspeed, torch._dynamo\nos.kill(os.getpid(), signal.SIGINT)",
+    "interrupt": "os.environ['DS_ACCELERATOR'] = 'cpu'\n"
+    "import deepspeed, torch._dynamo\nos.kill(os.getpid(), signal.SIGINT)",
     "killed": "sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)",
 }
 
