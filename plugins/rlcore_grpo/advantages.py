@@ -17,9 +17,10 @@ class Groups:
     """Advantages of a round of P groups of G responses.
 
     Attributes:
-        advantages: float64[P * G]; 0 for a response without a score.
+        advantages: float64[P * G], or of each of K turns float64[P * G, K]; 0 for a response without a score.
         has_spread: bool[P], whether two responses of the group have different scores.
-        deviation: float64[P], unbiased standard deviation of a group's scores; 0 for fewer than two.
+        deviation: float64[P], unbiased standard deviation of a group's scores, or of what followed its first turns; 0
+            for fewer than two.
     """
 
     advantages: Tensor
@@ -53,7 +54,7 @@ def compare(scores: Scores, size: int, *, baseline: str, scale: str) -> Groups:
     if scale == "group":
         difference = difference / (deviation[:, None] + EPSILON)
     elif scale == "batch":
-        difference = difference / (_deviation(grouped[known]) + EPSILON)
+        difference = difference / (deviation_of(grouped[known]) + EPSILON)
     return Groups(torch.where(has_spread[:, None], difference, 0.0).flatten(), has_spread, deviation)
 
 
@@ -77,7 +78,7 @@ def compare_each(columns: Scores, weights: Tensor, added: Tensor, size: int, *, 
     penalties = compare(Scores.of(added, scored), size, baseline=baseline, scale="none")
     total = torch.stack([part.advantages for part in parts], 1) @ weights + penalties.advantages
     has_spread = torch.stack([part.has_spread for part in (*parts, penalties)]).any(0)
-    total = torch.where(scored, total / (_deviation(total[scored]) + EPSILON), 0.0)
+    total = torch.where(scored, total / (deviation_of(total[scored]) + EPSILON), 0.0)
     return Groups(total, has_spread, torch.stack([part.deviation for part in parts]).mean(0))
 
 
@@ -111,7 +112,7 @@ def overlong(lengths: Tensor, *, longest: int, buffer: float, penalty: float) ->
     return -penalty * over.clamp(max=1)
 
 
-def _deviation(numbers: Tensor) -> Tensor:
+def deviation_of(numbers: Tensor) -> Tensor:
     """Return the unbiased standard deviation; 0 for fewer than two numbers, and for equal ones."""
     if len(numbers) < 2 or bool(numbers.max() == numbers.min()):
         return numbers.new_zeros(())

@@ -18,6 +18,7 @@ CISPO = "MiniMax 2025, arXiv:2506.13585"
 SCALE_RL = "Khatri et al. 2025, arXiv:2510.13786"
 RLOO = "Ahmadian et al. 2024, arXiv:2402.14740"
 TR_DPO = "Gorbatovski et al. 2024, arXiv:2404.09656"
+GIGPO = "Feng et al. 2025, arXiv:2505.10978"
 DEEPSEEK = "DeepSeek-V3.2, arXiv:2512.02556"
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -72,6 +73,15 @@ class GRPOConfig(BatchOptions):
         "several reward functions: their weighted sum is compared, or each is compared by itself and then summed, with "
         "penalties and divided by the deviation of the round",
         source="GDPO, arXiv:2601.05242",
+    )
+    credit: Literal["episode", "turn"] = option(
+        "episode",
+        "what has an advantage: a whole episode, or each of its turns, by the rewards of that turn and of those that "
+        "follow, compared with the same turn of the group's other episodes",
+        source=GIGPO,
+    )
+    turn_discount: float = option(
+        1.0, "factor by which each further turn lowers the weight of a reward under `credit: turn`", ge=0, le=1
     )
     zero_spread: Literal["keep", "drop", "refill"] = option(
         _of_preset("zero_spread", "keep"),

@@ -43,9 +43,26 @@ def check(config: GRPOConfig, world: int) -> None:
             f"trainer.scale = {config.scale!r}: combine: normalize_then_sum divides each reward function by the "
             "deviation of its group and their sum by that of the round; set scale to group"
         )
+    if config.credit == "turn":
+        _check_credit(config)
     if config.is_low > config.is_high:
         raise ConfigError(f"trainer.is_low = {config.is_low}: is above trainer.is_high = {config.is_high}")
     _check_effects(config)
+
+
+def _check_credit(config: GRPOConfig) -> None:
+    """Refuse options of which `credit: turn` has no form."""
+    refused = {
+        "combine": (config.combine != "sum", "rewards of turns are sums over the reward functions; set it to sum"),
+        "level": (config.level != "token", "one ratio for a whole episode mixes its turns; set it to token"),
+        "kl_in": (config.kl_coef > 0 and config.kl_in == "reward", "the KL is that of a whole episode; set it to loss"),
+    }
+    for name, (is_set, reason) in refused.items():
+        if is_set:
+            raise ConfigError(
+                f"trainer.{name} = {getattr(config, name)!r}: with trainer.credit = 'turn' {reason}, or set "
+                "trainer.credit to episode"
+            )
 
 
 def _check_effects(config: GRPOConfig) -> None:
@@ -66,6 +83,7 @@ def _check_effects(config: GRPOConfig) -> None:
         "clip_high": (is_clipped, f"surrogate: {config.surrogate} has other bounds; set surrogate to clip"),
         "dual_clip": (is_clipped, f"surrogate: {config.surrogate} has other bounds; set surrogate to clip"),
         "cispo_cap": (config.surrogate == "cispo", "it is the bound of cispo; set trainer.surrogate to cispo"),
+        "turn_discount": (config.credit == "turn", "turns have no advantages of their own; set trainer.credit to turn"),
         "refill_batches": (config.zero_spread == "refill", "groups are not refilled; set zero_spread to refill"),
         "overlong_penalty": (config.overlong_buffer > 0, "no length is too long; set trainer.overlong_buffer above 0"),
         "is_low": (is_corrected, "no weight is computed; set trainer.is_correction"),
@@ -81,10 +99,16 @@ def longest_response(config: GRPOConfig, run: Run) -> int:
     """Return the most tokens that the policy chooses in a response, or in all turns of an episode together.
 
     Raises:
-        ConfigError: an option is about this limit, and the episodes of the run have none.
+        ConfigError: an option is about this limit, and the episodes of the run have none, or it is about turns, and
+            there are no episodes.
     """
     longest = run.config.gen.max_new_tokens
     if run.data.inputs.environment is None:
+        if config.credit == "turn":
+            raise ConfigError(
+                "trainer.credit = 'turn': the responses of this run have one turn; set data.environment, or leave this "
+                "out"
+            )
         return longest
     episodes = dict(unstructure(run.config.data.episodes) or {})
     max_turns = int(episodes.get("max_turns") or getattr(run.sampling.sampler, "max_turns", 0) or 0)

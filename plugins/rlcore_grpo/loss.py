@@ -36,7 +36,7 @@ def clipped_loss(
 
     Args:
         ratio: float[B, T].
-        advantages: float[B, 1].
+        advantages: float[B, 1], or float[B, T] of turns.
         low: how far below 1 the gradient stops.
         high: how far above 1 the gradient stops.
         dual_clip: c > 1, or None.
@@ -133,7 +133,7 @@ def off_policy(
         logprobs: float[B, T], of the policy that learns.
         sampled_logprobs: float[B, T], the sampler's.
         mask: bool[B, T].
-        advantages: float[B, 1].
+        advantages: float[B, 1], or float[B, T] of turns.
         threshold: in nats.
 
     Source: DeepSeek-V3.2, arXiv:2512.02556.

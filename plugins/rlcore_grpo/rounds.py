@@ -18,9 +18,12 @@ from rlcore_grpo.config import GRPOConfig, doubted, is_rescored
 from rlcore_grpo.constraints import check_sampling, longest_response
 from rlcore_grpo.loss import correction
 from rlcore_grpo.scores import Scores, add_scores, split_scores, weighted_sum
+from rlcore_grpo.turns import compare_turns, lone_fraction, returns_to_go, to_tokens, to_turns
 
 ROUNDING, LOW_PRECISION_ROUNDING = 1e-5, 1e-2
 """Mean difference of two responses' KL, in nats per token, up to which rounding explains it."""
+REWARDS = "token_rewards"
+"""Column of the rewards of tokens, from which those of turns are computed."""
 
 
 @attrs.frozen(eq=False)
@@ -74,8 +77,8 @@ class Rounds:
         batch` divides by the deviation of all its responses, and not of those that were sampled together.
 
         Returns:
-            responses with the columns `advantages` (float[B]) and `counts` (bool[B], whether the loss counts them), and
-            those of `_scored`; the same on every rank.
+            responses with the columns `advantages` (float[B], with `credit: turn` float[B, T]), `counts` (bool[B],
+            whether the loss counts them), and those of `_scored`; the same on every rank.
         """
         config = self.config
         first, metrics = self._sample(self.num_prompts)
@@ -116,9 +119,13 @@ class Rounds:
         self._check(batch, table, advantages)
         shares = advantages.split([len(rows) for rows in learning])
         for back, part, rows, share in zip(range(len(parts), 0, -1), parts, learning, shares, strict=True):
-            whole = torch.zeros(len(part.batch), dtype=torch.float64).index_copy(0, rows, share)
+            first = share if share.dim() == 1 else share[:, 0]  # what followed the first turn is the whole episode
+            whole = torch.zeros(len(part.batch), dtype=torch.float64).index_copy(0, rows, first)
             self.run.sampling.rollouts.note("advantage", whole[list(part.own)].tolist(), back=back)
         counts = batch["has_score"] & (batch.ended | (not config.mask_truncated))
+        if config.credit == "turn":
+            advantages = to_tokens(advantages, batch.action_mask)
+            batch = batch.with_only(*(name for name in batch.columns if name != REWARDS))
         return batch.with_columns(advantages=advantages.to(batch.tokens.device, torch.float32), counts=counts)
 
     def _check(self, batch: Trajectories, table: Scores, advantages: torch.Tensor) -> None:
@@ -127,15 +134,17 @@ class Rounds:
         Raises:
             Diverged: an advantage is not finite.
         """
-        broken = (~advantages.float().isfinite()).nonzero()[:, 0].tolist()
+        is_broken = ~advantages.float().isfinite()
+        broken = is_broken.nonzero()[:, 0].tolist()
         if not broken:
             return
         kl = batch["kl"].cpu() if "kl" in batch else torch.zeros(len(batch))
         # The response whose own numbers are at fault, and not one that is compared with it.
         row = next((i for i in broken if not bool(kl[i].isfinite() & table.values[i].isfinite().all())), broken[0])
         scores = table.values[row][table.known[row]].tolist()
+        worst = float(advantages[row][is_broken[row]][0] if is_broken[row].any() else advantages[row].flatten()[0])
         raise Diverged(
-            f"step {self.run.step + 1}: the advantage of response {row} of the round is {float(advantages[row])}, with "
+            f"step {self.run.step + 1}: the advantage of response {row} of the round is {worst}, with "
             f"the scores {scores} and a KL of {float(kl[row]):g} nats to the reference: a number is not finite or too "
             "large, and nothing is learned from this round; resume from an earlier checkpoint with a lower "
             "trainer.optimizer.lr, or scale the rewards down"
@@ -155,6 +164,8 @@ class Rounds:
         known = next((name for name in ("sampler_logprobs", "old_logprobs") if name in batch), None)
         if known is not None and bool(batch.action_mask.any()):
             metrics["policy/entropy"] = -float(batch[known][batch.action_mask].double().mean())
+        if self.config.credit == "turn":
+            metrics["group/lone_turn_fraction"] = lone_fraction(self._returns(batch, table).known, size)
         if "kl" in batch:
             metrics["kl/mean"] = float(batch["kl"].mean())
             rollout_health(run, batch.with_only("old_logprobs", "ref_logprobs").rename(old_logprobs="logprobs"))
@@ -168,6 +179,9 @@ class Rounds:
             return self._nothing
         batch, scored = self.run.rollout(prompts, group=self.config.num_generations)
         batch = self._scored(batch)
+        if self.config.credit == "turn":
+            last = ops.place_last(scored.scores, batch.action_mask)
+            batch = batch.with_columns(**{REWARDS: last if scored.dense is None else scored.dense})
         nothing = attrs.evolve(
             scored, outputs=[], scores=scored.scores[:0], dense=None, by_name={name: [] for name in scored.by_name}
         )
@@ -186,9 +200,20 @@ class Rounds:
             )  # fmt: skip
         if kl and config.kl_coef and config.kl_in == "reward":
             added -= config.kl_coef * self._kl(batch, scored)
+        if config.credit == "turn":
+            returns = self._returns(batch, table, added)
+            return compare_turns(returns, size, baseline=config.baseline, scale=config.scale)
         if config.combine == "normalize_then_sum":
             return compare_each(table, weights, added, size, baseline=config.baseline)
         return compare(weighted_sum(table, weights).plus(added), size, baseline=config.baseline, scale=config.scale)
+
+    def _returns(self, batch: Trajectories, table: Scores, added: torch.Tensor | None = None) -> Scores:
+        """Return what followed each turn of each response that has a score, with numbers added to the last turns."""
+        rewards, is_turn = to_turns(batch[REWARDS].cpu(), batch.action_mask.cpu())
+        if added is not None:
+            rewards.scatter_add_(1, (is_turn.sum(1, keepdim=True) - 1).clamp(min=0), added[:, None])
+        returns = returns_to_go(rewards, discount=self.config.turn_discount)
+        return Scores.of(returns, is_turn & table.known.any(1, keepdim=True))
 
     def _kl(self, batch: Trajectories, scored: torch.Tensor) -> torch.Tensor:
         """Return the KL of each response, the same in a group if it differs there by rounding only: float64[B].

@@ -64,7 +64,9 @@ class GRPOTrainer:
         batch, metrics = self.rounds.sample()
         self.store.append(batch)
         self.run.observers.on_rollout(self.run, batch)
-        advantages = batch["advantages"][batch["counts"]]
+        advantages = batch["advantages"]
+        counts = batch["counts"] if advantages.dim() == 1 else batch.action_mask & batch["counts"][:, None]
+        advantages = advantages[counts]
         if len(advantages):
             metrics |= {
                 "advantage/mean": float(advantages.mean()), "advantage/std": float(advantages.std(correction=0)),
@@ -149,12 +151,13 @@ class GRPOTrainer:
         config = self.config
         if (config.kl_coef and config.kl_in == "loss") or config.entropy_coef:
             return minibatch
-        teaches = ((minibatch["advantages"] != 0) & minibatch.action_mask.any(1)).view(-1, config.num_generations)
+        teaches = (_by_token(minibatch) != 0) & minibatch.action_mask
+        teaches = teaches.any(1).view(-1, config.num_generations)
         return minibatch.rows(grouped(teaches.any(1).nonzero()[:, 0], config.num_generations))
 
     def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each chosen token of a micro-batch, weighted as `norm` says, and its metrics."""
-        config, mask, advantages = self.config, part.action_mask, part["advantages"][:, None]
+        config, mask, advantages = self.config, part.action_mask, _by_token(part)
         outputs = self._policy.score(part, entropy=config.entropy_coef > 0, temperature=self.run.temperature)
         logprobs = outputs.logprobs
         old = part["old_logprobs"] if "old_logprobs" in part else logprobs.detach()
@@ -221,6 +224,12 @@ class GRPOTrainer:
         self.rounds.order.load_state_dict(state["order"])
         self.num_rounds = state["num_rounds"]
         self.reference_sync.load_state_dict(state["reference"])
+
+
+def _by_token(batch: Trajectories) -> Tensor:
+    """Return the advantages in a form that broadcasts over tokens: float[B, 1], or float[B, T] of turns."""
+    advantages = batch["advantages"]
+    return advantages if advantages.dim() == 2 else advantages[:, None]
 
 
 def _over_all(means: Metrics, num_trained: int, num_counted: int) -> Metrics:

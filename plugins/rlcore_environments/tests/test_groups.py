@@ -1,0 +1,155 @@
+"""Groups of episodes: all members play the same game, failed ones are in no baseline, and turns are credited."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from env_games import TEMPLATE
+
+import rlcore
+from rlcore.protocols import Step, Turn
+from rlcore_testing.small import make_gpt2, make_tokenizer
+
+Row = dict[str, Any]
+MODULUS = 1_000_003
+"""Metrics are floats, which do not hold a whole seed."""
+
+
+class Seeded:
+    """Its second turn fails with some texts, and it ends after one to three turns; a turn's reward is a count."""
+
+    fails_on = ""
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        self.seed = seed
+        return f"go {seed}"
+
+    def step(self, turn: Turn) -> Step:
+        if self.fails_on and turn.index == 1 and turn.text[-1:] <= self.fails_on:
+            raise OSError("away")
+        done = turn.index == 2 or "e" in turn.text
+        return Step(f"you {turn.text[-1:]}", float(len(set(turn.text))), done=done, info={"seed": self.seed % MODULUS})
+
+
+class Failing(Seeded):
+    fails_on = "m"
+
+
+def train(folder: Path, environment: Any, *, data: Any = None, observers: Any = (), **options: Any) -> list[Row]:
+    """Run two rounds of three groups of four episodes, and return the rows of rollouts.jsonl."""
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    trainer = {"name": "grpo", "rollouts": 12, "num_generations": 4, "optimizer": {"lr": 1e-3}, **options}
+    result = rlcore.train(
+        make_gpt2(), trainer=trainer, environment=environment, prompts=[f"{letter}b" for letter in "abcdef"],
+        gen={"max_new_tokens": 4}, loggers=[], tokenizer=tokenizer, data=data or {}, eval={"at_end": False},
+        run={"root": str(folder), "name": "run", "steps": 2, "report": False, "rollouts": "all"},
+        observers=list(observers),
+    )  # fmt: skip
+    return [json.loads(line) for line in (result.run_dir / "rollouts.jsonl").read_text().splitlines()]
+
+
+def groups_of(rows: list[Row]) -> dict[tuple[int, int], list[Row]]:
+    found: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["step"], row["group"]].append(row)
+    assert all(len(each) == 4 for each in found.values())
+    return found
+
+
+def is_failed(row: Row) -> bool:
+    return bool(row["transcript"][-1]["role"] == "failure")
+
+
+def rewards_of(row: Row) -> list[float]:
+    return [each["reward"] for each in row["transcript"] if each["role"] == "assistant"]
+
+
+def test_all_members_of_a_group_play_the_game_of_one_seed(tmp_path: Path) -> None:
+    groups = groups_of(train(tmp_path, Seeded))
+    seeds = []
+    for members in groups.values():
+        (opening,) = {row["messages"][-1]["content"] for row in members}
+        (residue,) = {row["environment/seed"] for row in members}
+        seed = int(opening.removeprefix("go "))
+        assert seed % MODULUS == residue
+        assert len({row["output"] for row in members}) > 1  # the policy is sampled with seeds of its own
+        seeds.append(seed)
+    assert len(seeds) == len(set(seeds)) == 6  # each row has a game of its own
+
+
+def test_failed_episodes_are_left_out_of_the_baseline_of_their_group(tmp_path: Path) -> None:
+    groups = groups_of(train(tmp_path, Failing, data={"episodes": {"max_failed": 1.0}}))
+    is_mixed = False
+    for members in groups.values():
+        scores = [row["reward"] for row in members if not is_failed(row)]
+        deviation = statistics.stdev(scores) if len(set(scores)) > 1 else 0.0
+        for row in members:
+            expected = 0.0 if is_failed(row) else (row["reward"] - statistics.fmean(scores)) / (deviation + 1e-4)
+            assert row["advantage"] == pytest.approx(expected if deviation else 0.0, abs=1e-6)
+            assert (row["reward"] is None) == is_failed(row)
+        is_mixed |= bool(deviation) and len(scores) < 4
+    assert is_mixed
+
+
+class Advantages:
+    """An observer that keeps the advantage of the last token of each turn."""
+
+    def __init__(self) -> None:
+        self.turns: list[list[float]] = []
+
+    def on_rollout(self, run: Any, batch: Any) -> None:
+        for row, chosen in zip(batch["advantages"].tolist(), batch.action_mask.tolist(), strict=True):
+            runs = [value for t, value in enumerate(row) if chosen[t] and not (t + 1 < len(row) and chosen[t + 1])]
+            self.turns.append(runs)
+            assert all(value == 0.0 for t, value in enumerate(row) if not chosen[t])
+
+
+def test_each_turn_is_credited_with_what_followed_it(tmp_path: Path) -> None:
+    """The advantages of the run equal those computed from the transcripts."""
+    seen = Advantages()
+    rows = train(
+        tmp_path, Failing, observers=[seen], credit="turn", turn_discount=0.5,
+        data={"episodes": {"max_failed": 1.0}},
+    )  # fmt: skip
+    expected: list[list[float]] = []
+    for members in groups_of(rows).values():
+        known: dict[int, list[float]] = defaultdict(list)
+        returns: list[list[float]] = []
+        for row in members:
+            rest, back = 0.0, list[float]()
+            for reward in reversed(rewards_of(row)) if not is_failed(row) else ():
+                rest = reward + 0.5 * rest
+                back.append(rest)
+            returns.append(back[::-1])
+            for k, value in enumerate(returns[-1]):
+                known[k].append(value)
+        for row, own in zip(members, returns, strict=True):
+            advantages = [0.0] * int(row["episode/turns"])
+            for k, value in enumerate(own):
+                if len(set(known[k])) > 1:
+                    advantages[k] = (value - statistics.fmean(known[k])) / (statistics.stdev(known[k]) + 1e-4)
+            expected.append(advantages)
+            assert row["advantage"] == pytest.approx(advantages[0], abs=1e-6)
+    assert len(seen.turns) == len(expected) == 24
+    assert {len(each) for each in expected} == {1, 2, 3}
+    for seen_row, row_expected in zip(seen.turns, expected, strict=True):
+        assert seen_row == pytest.approx(row_expected, abs=1e-5)
+    assert len({round(value, 3) for value in seen.turns[0]}) > 1 or any(len(set(each)) > 1 for each in seen.turns)
+
+
+def test_turns_without_another_to_compare_are_counted(tmp_path: Path) -> None:
+    rows = train(tmp_path, Failing, credit="turn", data={"episodes": {"max_failed": 1.0}})
+    first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    counts: dict[tuple[int, int], int] = defaultdict(int)
+    for row in rows:
+        if row["step"] == 1 and not is_failed(row):
+            for k in range(len(rewards_of(row))):
+                counts[row["group"], k] += 1
+    alone = sum(count == 1 for count in counts.values())
+    assert first["group/lone_turn_fraction"] == pytest.approx(alone / sum(counts.values()))
