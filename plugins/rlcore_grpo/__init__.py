@@ -18,14 +18,14 @@ With `credit: turn`, R_i and A_i become those of each turn k, and l_t has the ad
     R_ik  = sum_{l >= k} turn_discount^(l - k) r_il,   b_k and s over turn k of the group's episodes
 
 pi is softmax(logits / gen.temperature), the distribution that is sampled from. N is the number of tokens and B that of
-responses in one optimizer step, over all micro-batches and ranks. sg stops the gradient. A prompt that occurs twice in a
-round has two groups.
+responses in one optimizer step, over all micro-batches and ranks. sg stops the gradient. A prompt that occurs twice in
+a round has two groups.
 
 Responses without a score (every reward function returned None) are in no baseline and no loss; truncated ones that
 `mask_truncated` takes out of the loss stay in the baseline of their group. Neither counts in N and B.
 
 Shao et al. 2024, arXiv:2402.03300 (GRPO); Ahmadian et al. 2024, arXiv:2402.14740 (RLOO); Liu et al. 2025,
 arXiv:2503.20783 (Dr. GRPO); Yu et al. 2025, arXiv:2503.14476 (DAPO); Zheng et al. 2025, arXiv:2507.18071 (GSPO);
-MiniMax 2025, arXiv:2506.13585 (CISPO); Feng et al. 2025, arXiv:2505.10978 (GiGPO, for `credit: turn`). RLOO is the token loss with leave-one-out advantages, whose gradient on policy
-is that of the paper up to the normaliser.
+MiniMax 2025, arXiv:2506.13585 (CISPO); Feng et al. 2025, arXiv:2505.10978 (GiGPO, for `credit: turn`). RLOO is the
+token loss with leave-one-out advantages, whose gradient on policy is that of the paper up to the normaliser.
 """

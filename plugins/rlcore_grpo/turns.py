@@ -56,8 +56,8 @@ def compare_turns(returns: Scores, size: int, *, baseline: str, scale: str) -> G
 
     b_k is the mean of the returns of the group's turns of number k, or with `baseline="loo"` that of its other
     episodes; s is their unbiased standard deviation, or that of all returns, plus 1e-4, or 1. Turns of episodes without
-    a score take part in neither. A turn that no other episode of the group has gets 0, as do turns whose returns are all equal.
-    Episodes of one turn have the advantages of `compare`.
+    a score take part in neither. A turn that no other episode of the group has gets 0, as do turns whose returns are
+    all equal. Episodes of one turn have the advantages of `compare`.
 
     Args:
         returns: float64[P * G, K] returns to go; known where a scored episode has such a turn.
