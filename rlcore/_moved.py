@@ -18,6 +18,7 @@ MOVED: dict[str, str] = {
     "rlcore.cli.doctor_report": "rlcore_tools.doctor.doctor_report",
     "rlcore.cli.export_command": "rlcore_shard.export_command",
     "rlcore.cli.init_command": "rlcore_tools.init_command",
+    "rlcore.cli.local_processes": "rlcore_shard.local_processes",
     "rlcore.cli.machine": "rlcore_tools.doctor.machine",
     "rlcore.cli.new_plugin": "rlcore_tools.new_plugin",
     "rlcore.cli.push": "rlcore_tools.hub.push_command",
@@ -71,6 +72,9 @@ MOVED: dict[str, str] = {
     "rlcore.plugins.observer_objects": "rlcore.plugins.observers",
     "rlcore.plugins.published": "rlcore.plugins.builtin",
     "rlcore.protocols.optimizer_builders": "rlcore.protocols.algorithms",
+    "rlcore.ranks.launched_sharding": "rlcore_shard.launched_sharding",
+    "rlcore.ranks.launcher": "rlcore_shard.launcher",
+    "rlcore.ranks.watchdog": "rlcore_shard.watchdog",
     "rlcore.reports": "rlcore_report",
     "rlcore.rewards.deadline": "rlcore.rewards.calls",
     "rlcore.rewards.forms": "rlcore.rewards.chosen_rewards",
@@ -79,7 +83,9 @@ MOVED: dict[str, str] = {
     "rlcore.sampling.draw": "rlcore_transformers.sampling.draw",
     "rlcore.sampling.next_token": "rlcore_transformers.sampling.next_token",
     "rlcore.sampling.record": "rlcore_transformers.sampling.record",
+    "rlcore.sampling.row_seeds": "rlcore.sampling",
     "rlcore.sampling.sampler": "rlcore_transformers.sampling.sampler",
+    "rlcore.sampling.sampler_checks": "rlcore.sampling",
     "rlcore.sampling.sampler_inputs": "rlcore_transformers.sampling.sampler_inputs",
     "rlcore.sampling.sampler_options": "rlcore_transformers.sampling.sampler_options",
     "rlcore.sampling.stop_sequences": "rlcore_transformers.sampling.stop_sequences",
@@ -102,11 +108,11 @@ MOVED: dict[str, str] = {
     "rlcore.training.stale_weights": "rlcore.training.rollout_stats",
     "rlcore.training.store": "rlcore.training.rollout",
     "rlcore.training.trainer_callbacks": "rlcore_tools.trainer_callbacks",
+    "rlcore.training.validation": "rlcore.optim.batches",
     "rlcore.types.messages": "rlcore.types.training_rows",
     "rlcore.types.policy_outputs": "rlcore.types.trajectories",
 }
 """Old name of a module or package of the core → its new name; modules inside a package move with it."""
-    "rlcore.training.validation": "rlcore.optim.batches",
 
 
 def new_name(name: str) -> str | None:

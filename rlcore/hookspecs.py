@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rlcore.components import Component
     from rlcore.protocols import Decoder, DecoderRequest, EpisodePlayer, RunView
-    from rlcore.ranks import Ranks
+    from rlcore.ranks import Ranks, Watchdog
     from rlcore.settings import TrainConfig
     from rlcore.types import Trajectories
 
@@ -458,6 +458,37 @@ def find_parallel_files() -> ParallelFiles | None:
 
     Returns:
         None, or an object with the methods `check_shared`, `stage` and `read` of `rlcore.hookspecs.ParallelFiles`.
+    """
+
+
+class Processes(Protocol):
+    """Starts the processes of a run on this machine, and watches those of any launcher; a module may be one."""
+
+    def start(self, processes: int, words: Sequence[str]) -> int:
+        """Run `rlcore *words` in several processes of this machine, for `run.processes`, and return the exit code."""
+        ...
+
+    def accept_launch(self, config: TrainConfig) -> None:
+        """Prepare for what the launcher of this process was told, before the process meets the others.
+
+        Raises:
+            RanksError: the launcher was told to do what the options of the run do not do.
+        """
+        ...
+
+    def watch(self, rank: int, world: int, timeout_s: float) -> Watchdog:
+        """Return what notices and explains that a process of the run hangs or has ended."""
+        ...
+
+
+@hookspec
+def find_processes() -> Processes | None:
+    """Return what starts and watches the processes of a run, or None.
+
+    Called for `run.processes`, and once in every run, until a plugin has a result.
+
+    Returns:
+        None, or an object with the methods `start`, `accept_launch` and `watch` of `rlcore.hookspecs.Processes`.
     """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlcore import hookimpl
-from rlcore.hookspecs import ParallelFiles, Register
+from rlcore.hookspecs import ParallelFiles, Processes, Register
 
 
 @hookimpl
@@ -41,3 +41,11 @@ def find_parallel_files() -> ParallelFiles:
     from rlcore_shard import parts
 
     return parts
+
+
+@hookimpl(trylast=True)  # so that another package's takes precedence
+def find_processes() -> Processes:
+    """Return what starts processes by torch's launcher, and watches them by their reports."""
+    from rlcore_shard import processes
+
+    return processes

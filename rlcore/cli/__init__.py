@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 
-from rlcore.cli.local_processes import record_error
 from rlcore.cli.parser import parse
 from rlcore.errors import PluginError, RLCoreError, io_remedy
 from rlcore.safe_text import write
 
 INTERRUPTED = 130
+STARTED, ERROR_FILE = "RLCORE_STARTED", "TORCHELASTIC_ERROR_FILE"
+"""Variables of a process that a command started as one of several: that it has, and the file for an error."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,8 +68,11 @@ def _write_traceback(kind: type[BaseException], error: BaseException, frames: Tr
 
 def _show(error: str, code: int) -> None:
     """Print an error, or leave it to the command that started this process as one of several."""
-    if not record_error(error, code):
+    if not {STARTED, ERROR_FILE} <= os.environ.keys():
         write(error, sys.stderr)
+        return
+    found = {"message": error, "timestamp": int(time.time()), "time_ns": time.time_ns(), "code": code}
+    Path(os.environ[ERROR_FILE]).write_text(json.dumps(found), encoding="utf-8")
 
 
 def _is_debugged() -> bool:

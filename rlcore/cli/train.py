@@ -6,12 +6,12 @@ Torch and the training loop are imported only when a command runs.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlcore.cli.local_processes import processes_to_start, start
 from rlcore.components import Component
 from rlcore.config import Row
 from rlcore.config.synonyms import replacement
@@ -58,7 +58,7 @@ def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> in
             values = merge(values, {"run": {"profile": True}})
     where = f"{arguments.file} + command line" if overrides or arguments.profile else str(arguments.file)
     if (processes := processes_to_start(values, where)) > 1:
-        return start(processes, arguments.words)
+        return _start(processes, where, arguments.words)
     from rlcore.components import describe_error
     from rlcore.errors import PluginError
     from rlcore.training.api import train_from_config
@@ -72,6 +72,27 @@ def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> in
             "exception to report a failure"
         ) from error
     return 0
+
+
+def processes_to_start(values: Mapping[str, Any], where: str) -> int:
+    """Return `run.processes` of a configuration; 1 if a launcher has started this process.
+
+    Raises:
+        ConfigError: several processes are asked for, and an option of the core is invalid, which each would report.
+    """
+    run = values.get("run")
+    if not isinstance(run, Mapping) or run.get("processes") in (None, 1) or "WORLD_SIZE" in os.environ:
+        return 1
+    from rlcore.config import structure
+    from rlcore.settings import TrainConfig
+
+    return structure(TrainConfig, values, where=where).run.processes
+
+
+def _start(processes: int, where: str, words: Sequence[str]) -> int:
+    from rlcore.plugins.providers import find_processes
+
+    return find_processes(where, processes).start(processes, words)
 
 
 RUN_OPTIONS = ("steps", "epochs", "name", "seed")
@@ -172,7 +193,7 @@ def _train_by_name(component: Component[Any], arguments: argparse.Namespace) -> 
         raise InputsError(f"trainer '{component.name}' needs {' and '.join(missing)} (rlcore {component.name} --help)")
     where = f"rlcore {component.name}"
     if (processes := processes_to_start(values, where)) > 1:
-        return start(processes, arguments.words)
+        return _start(processes, where, arguments.words)
     from rlcore.training.api import train_from_config
 
     train_from_config(merge({"trainer": {"name": component.qualified}}, values), where)

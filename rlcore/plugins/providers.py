@@ -15,7 +15,7 @@ from rlcore.plugins.registry import all_registries, describe_source, registries
 from rlcore.plugins.switches import one_by_one
 
 if TYPE_CHECKING:
-    from rlcore.hookspecs import ParallelFiles, Uploader
+    from rlcore.hookspecs import ParallelFiles, Processes, Uploader
 
 
 def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
@@ -52,6 +52,16 @@ def find_parallel_files(where: str) -> ParallelFiles:
     """
     files: ParallelFiles = _provided("find_parallel_files", "checkpoint.format", "dcp", where)
     return files
+
+
+def find_processes(where: str, processes: int) -> Processes:
+    """Return what starts the processes of a run, from the first plugin that does.
+
+    Raises:
+        ConfigError: no loaded plugin does.
+    """
+    found: Processes = _provided("find_processes", "run.processes", processes, where)
+    return found
 
 
 def _provided(hook: str, option: str, value: Any, where: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from accelerate import Accelerator
@@ -19,12 +19,8 @@ from torch import Tensor
 from rlcore.errors import ConfigError, RanksError
 from rlcore.profiling import phase
 from rlcore.ranks.environment import START, environment_world
-from rlcore.ranks.launcher import follow_launcher
 from rlcore.ranks.trajectory_bytes import header, layout, num_bytes, pack, unpack
 from rlcore.types import Trajectories, grouped, tensor_on
-
-if TYPE_CHECKING:
-    from rlcore.ranks.watchdog import Watchdog
 
 T = TypeVar("T")
 TIMEOUT_S = 600.0
@@ -37,6 +33,31 @@ _GRADIENTS = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
 """Gradients lie in the memory from which they are exchanged, instead of being copied there and back."""
 
 
+class Watchdog:
+    """What knows more about a collective operation that fails than its error; this one knows nothing.
+
+    Attributes:
+        doing: the part of the run in progress, such as "step 3"; empty after the run.
+        waiting: the collective operation in progress; empty if there is none.
+        num_waits: number of collective operations so far.
+    """
+
+    doing, waiting, num_waits = "building the run", "", 0
+
+    def note_failure(self, error: BaseException) -> None:
+        """Note that this rank ends by an error of its own."""
+
+    def explain(self, error: BaseException) -> str:
+        """Return why a collective operation of this rank failed with an error of the backend."""
+        return f"another process has ended; see its own error ({error})"
+
+    def when_alone(self, stop: Callable[[], None]) -> None:
+        """Call `stop` from another thread when the launcher has ended; it replaces the function of an earlier run."""
+
+    def stop(self) -> None:
+        """End what watches; called when the run is no longer in use."""
+
+
 class Ranks:
     """This process and the other processes of the run.
 
@@ -44,6 +65,7 @@ class Ranks:
         rank: index of this process; rank 0 writes files.
         world: number of processes.
         device: device of this process.
+        watchdog: explains failures of collective operations.
         mixed_precision: precision of forward and backward passes: "no", "bf16" or "fp16".
 
     Args:
@@ -53,8 +75,6 @@ class Ranks:
 
     def __init__(self, mixed_precision: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         world, timeout = environment_world(), timedelta(seconds=timeout_s)
-        if world > 1:
-            follow_launcher()
         # A second run in one process may use another precision, and accelerate has no public API to change it.
         AcceleratorState._reset_state()  # noqa: SLF001
         # Without `cpu`, processes on a machine without an accelerator would not connect to each other.
@@ -83,17 +103,16 @@ class Ranks:
                 f"WORLD_SIZE = {world}, but accelerate runs {self.world} process(es) "
                 f"({self.accelerator.distributed_type}): start the script with torchrun or accelerate launch"
             )
-        self._watchdog = self._watch(timeout) if world > 1 else None
+        self.watchdog = Watchdog()
+        if world > 1:
+            from torch.distributed.distributed_c10d import _set_pg_timeout  # which some builds of torch lack
 
-    def _watch(self, timeout: timedelta) -> Watchdog:
-        from torch.distributed.distributed_c10d import _set_pg_timeout
+            _set_pg_timeout(timeout)  # an earlier run of this process may have opened the process group
 
-        from rlcore.ranks.watchdog import Watchdog  # needs torch.distributed, which some builds of torch lack
-
-        _set_pg_timeout(timeout)  # an earlier run of this process may have opened the process group
-        watchdog = Watchdog(rank=self.rank, world=self.world, timeout_s=timeout.total_seconds())
+    def watch(self, watchdog: Watchdog) -> None:
+        """Let another watchdog explain failures, from now on."""
+        self.watchdog = watchdog
         weakref.finalize(self, watchdog.stop)
-        return watchdog
 
     def note(self, doing: str) -> None:
         """Note which part of the run is in progress, such as "step 3", for the errors of collective operations.
@@ -101,13 +120,12 @@ class Ranks:
         Args:
             doing: the part; empty after the run.
         """
-        if self._watchdog is not None:
-            self._watchdog.doing = doing
+        self.watchdog.doing = doing
 
     def note_failure(self, error: BaseException) -> None:
         """Note that this process ends by an error of its own, which the errors of the others then name."""
-        if self._watchdog is not None and not isinstance(error, RanksError):
-            self._watchdog.note_failure(error)
+        if not isinstance(error, RanksError):
+            self.watchdog.note_failure(error)
 
     @contextmanager
     def collective(self, name: str) -> Iterator[None]:
@@ -119,18 +137,16 @@ class Ranks:
         Raises:
             RanksError: another process has ended, or one has not reached the operation within the timeout.
         """
-        if self._watchdog is not None:
-            self._watchdog.waiting = name
-            self._watchdog.num_waits += 1
+        self.watchdog.waiting = name
+        self.watchdog.num_waits += 1
         try:
             yield
         except RuntimeError as error:
             if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):  # an error of this process
                 raise
-            raise self._failed(error) from error
+            raise RanksError(self.watchdog.explain(error)) from error
         finally:
-            if self._watchdog is not None:
-                self._watchdog.waiting = ""
+            self.watchdog.waiting = ""
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -146,12 +162,7 @@ class Ranks:
         except RuntimeError as error:
             if self.world == 1 or isinstance(error, RanksError) or not _is_of_backend(error):
                 raise
-            raise self._failed(error) from error
-
-    def _failed(self, error: RuntimeError) -> RanksError:
-        if self._watchdog is not None:
-            return RanksError(self._watchdog.explain(error))
-        return RanksError(f"another process has ended; see its own error ({error})")
+            raise RanksError(self.watchdog.explain(error)) from error
 
     @property
     def is_main(self) -> bool:

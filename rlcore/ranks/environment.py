@@ -5,8 +5,15 @@ from __future__ import annotations
 import os
 
 from rlcore.errors import ConfigError, RanksError
-from rlcore.ranks.launched_sharding import refuse_sharding
 
+SHARDING = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism configuration",
+}
+"""Variables by which `accelerate launch` chooses to shard the model; on a CPU accelerate itself ignores them."""
+UNSET = {"", "0", "false", "no", "off", "n", "f"}
 START = "start the script with torchrun --nproc_per_node N or accelerate launch, or unset WORLD_SIZE to run one process"
 
 
@@ -19,7 +26,13 @@ def environment_world() -> int:
     world = os.environ.get("WORLD_SIZE", "1")
     if not world.isdecimal():
         raise RanksError(f"WORLD_SIZE = {world!r}: must be a whole number; {START}")
-    refuse_sharding()
+    for variable, name in SHARDING.items():
+        if is_set(variable):
+            raise RanksError(
+                f"{variable} = {os.environ[variable]}: `accelerate launch` was told to shard the model by {name} in a "
+                "way for which rlcore has no counterpart: start it with torchrun --nproc_per_node N, set "
+                f"run.shard=fsdp to divide the model, and unset {variable}"
+            )
     # `accelerate launch --cpu --num_processes N` starts one process without WORLD_SIZE, but names a master for several.
     if "WORLD_SIZE" not in os.environ and {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= os.environ.keys():
         raise RanksError(
@@ -27,6 +40,11 @@ def environment_world() -> int:
             "use torchrun --nproc_per_node N, or rlcore train FILE.yaml run.processes=N"
         )
     return int(world)
+
+
+def is_set(variable: str) -> bool:
+    """Return whether a variable of the environment is set to something that means yes."""
+    return os.environ.get(variable, "").lower() not in UNSET
 
 
 def check_processes(processes: int, world: int) -> None:

@@ -23,13 +23,12 @@ from rlcore.loggers import Loggers
 from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.observers import Observers
-from rlcore.plugins.providers import find_uploader, idle_providers
+from rlcore.plugins.providers import find_uploader, first_result, idle_providers
 from rlcore.plugins.registry import all_registries, registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
 from rlcore.ranks.environment import check_processes
-from rlcore.ranks.launched_sharding import accept_sharding
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.check_functions import check_functions
@@ -82,8 +81,12 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Proble
     Raises:
         RLCoreError: a name, option or input cannot be used, the run's folder is in use, or a checkpoint is damaged.
     """
-    accept_sharding(settings)
+    keeper = first_result("find_processes")
+    if keeper is not None:
+        keeper.accept_launch(settings)
     ranks = Ranks(settings.run.mixed_precision, timeout_s=settings.run.timeout_s)
+    if keeper is not None and ranks.world > 1:
+        ranks.watch(keeper.watch(ranks.rank, ranks.world, settings.run.timeout_s))
     check_processes(settings.run.processes, ranks.world)
     agree_on_plugins(ranks, all_registries().discovery)  # before any name is looked up, which one rank might not find
     with explain_missing_plugins(settings.run), ranks.translated():
@@ -189,14 +192,18 @@ def _build_run(
         for reward, function in zip(chosen.rewards, rewards.functions, strict=True):
             if reward.choice is not None:  # a function of the user's own is not the run's to close
                 closing.hold(function.call, reward.choice.component.qualified)
-                if callable(begin := getattr(function.call, "open", None)):
-                    begin(run)
+                begin(function.call)
         return rewards
+
+    def begin(built: Any) -> None:
+        if callable(begun := getattr(built, "open", None)):
+            begun(run)
 
     progress, models = Progress(total_steps=config.run.steps), Models(chosen.architecture, inputs, place, ranks)
     closing = Closing(observers, progress)
-    build_prompts, sampler = chosen.prompts.build(), chosen.sampler.build()
-    closing.hold(sampler, chosen.sampler.component.qualified)
+    build_prompts, turns = chosen.prompts.build(), chosen.sampler.build()
+    closing.hold(turns, chosen.sampler.component.qualified)
+    sampler = turns
     if inputs.environment is not None:
         player = open_player(chosen.environment, inputs, config)
         closing.hold(player, "data.environment")
@@ -216,6 +223,7 @@ def _build_run(
         make_store=chosen.store.factory(), optimizers=optimizers,
         make_sharding=lambda: chosen.sharding.wrap(chosen.sharding.component.target())(config.run, ranks),
     )  # fmt: skip
+    begin(turns)
     return run
 
 

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from torch.distributed import DistError, HashStore, TCPStore  # type: ignore[attr-defined]  # public all the same
 
-from rlcore.ranks import watchdog
-from rlcore.ranks.watchdog import Watchdog
+from rlcore_shard import watchdog
+from rlcore_shard.watchdog import Reporter
 
 EXITS_WHILE_IT_REPORTS = """
 import time, weakref
-from rlcore.ranks.watchdog import Watchdog
+from rlcore_shard.watchdog import Reporter
 
 class Owner: ...
 
 owner = Owner()
-weakref.finalize(owner, Watchdog(rank=0, world=2, timeout_s=1e-4).stop)
+weakref.finalize(owner, Reporter(rank=0, world=2, timeout_s=1e-4).stop)
 time.sleep(0.1)
 """
 
@@ -33,7 +33,7 @@ time.sleep(0.1)
 EXITS_WHILE_IT_COLLECTS_GARBAGE = """
 import time, weakref
 import torch
-from rlcore.ranks.watchdog import Watchdog
+from rlcore_shard.watchdog import Reporter
 
 class Owner: ...
 
@@ -43,7 +43,7 @@ class Slow:
         for _ in range(200):
             numbers = torch.mm(numbers, numbers)
 
-watchdog, owners = Watchdog(rank=0, world=2, timeout_s=1e-4), [Owner()]
+watchdog, owners = Reporter(rank=0, world=2, timeout_s=1e-4), [Owner()]
 weakref.finalize(owners[0], watchdog.stop)
 
 def report():
@@ -70,23 +70,23 @@ def test_a_process_can_exit_while_the_watchdog_thread_works(script: str) -> None
 
 
 @pytest.fixture
-def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[Watchdog]]]:
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[Reporter]]]:
     """Return the watchdogs of several ranks in this process, which report every tenth of a second to one store."""
-    made: list[Watchdog] = []
+    made: list[Reporter] = []
 
-    def make(world: int) -> list[Watchdog]:
+    def make(world: int) -> list[Reporter]:
         store = HashStore()
         monkeypatch.setattr(watchdog, "_connect", lambda: store)
-        made.extend(Watchdog(rank=rank, world=world, timeout_s=0.4) for rank in range(world))
+        made.extend(Reporter(rank=rank, world=world, timeout_s=0.4) for rank in range(world))
         end = time.monotonic() + 60
         while not store.check([f"report/{rank}" for rank in range(world)]):
             assert time.monotonic() < end
             time.sleep(0.01)
         return made
 
-    read, earlier = Watchdog._reports, {}
+    read, earlier = Reporter._reports, {}
 
-    def read_new_ones(self: Watchdog, store: Any) -> list[str]:
+    def read_new_ones(self: Reporter, store: Any) -> list[str]:
         """Return the reports once every rank whose thread lives has reported again, however busy the machine is."""
         found, seen = read(self, store), earlier.get(self)
         while seen and any(each._thread.is_alive() and found[each.rank] == seen[each.rank] for each in made):
@@ -95,7 +95,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[Watc
         earlier[self] = found
         return found
 
-    monkeypatch.setattr(Watchdog, "_reports", read_new_ones)
+    monkeypatch.setattr(Reporter, "_reports", read_new_ones)
     monkeypatch.setattr(watchdog, "SILENT_PERIODS", 0.0)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     yield make
@@ -107,7 +107,7 @@ LOST = RuntimeError("[/gloo/transport/tcp/pair.cc:534] Connection closed by peer
 
 
 def test_differing_clocks_do_not_make_a_rank_count_as_silent(
-    ranks: Callable[[int], list[Watchdog]], monkeypatch: pytest.MonkeyPatch
+    ranks: Callable[[int], list[Reporter]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours = itertools.count(0, 3601)
     monkeypatch.setattr(time, "time", lambda: float(next(hours)))
@@ -121,10 +121,10 @@ def test_differing_clocks_do_not_make_a_rank_count_as_silent(
 
 
 def test_a_rank_that_no_longer_reports_is_named_with_its_last_report_by_all_others(
-    ranks: Callable[[int], list[Watchdog]], monkeypatch: pytest.MonkeyPatch
+    ranks: Callable[[int], list[Reporter]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = ranks(3)
-    monkeypatch.setattr(Watchdog, "_report", lambda self: f"{self.doing}, in sampling")
+    monkeypatch.setattr(Reporter, "_report", lambda self: f"{self.doing}, in sampling")
     second.doing = "step 7"
     end = time.monotonic() + 60
     assert second._store is not None
@@ -142,7 +142,7 @@ def test_a_rank_that_no_longer_reports_is_named_with_its_last_report_by_all_othe
     assert third.explain(LOST) == expected
 
 
-def test_a_rank_that_waited_in_vain_lists_one_that_no_longer_reports(ranks: Callable[[int], list[Watchdog]]) -> None:
+def test_a_rank_that_waited_in_vain_lists_one_that_no_longer_reports(ranks: Callable[[int], list[Reporter]]) -> None:
     first, second = ranks(2)
     second.stop()
     told = first.explain(RuntimeError("Timed out waiting 400ms for recv operation"))
@@ -150,7 +150,7 @@ def test_a_rank_that_waited_in_vain_lists_one_that_no_longer_reports(ranks: Call
     assert "reported" not in told.splitlines()[1]
 
 
-def test_a_rank_that_ends_by_an_error_is_named_with_it(ranks: Callable[[int], list[Watchdog]]) -> None:
+def test_a_rank_that_ends_by_an_error_is_named_with_it(ranks: Callable[[int], list[Reporter]]) -> None:
     first, second = ranks(2)
     second.doing, first.doing = "step 3", "step 4"
     second.note_failure(ValueError("no such word\nmore"))
@@ -170,7 +170,7 @@ class Ended:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Callable[..., Watchdog]]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Callable[..., Reporter]]:
     """Return why processes are ended, and the watchdog of a rank whose store has ended."""
     ended: list[str] = []
 
@@ -183,10 +183,10 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Callable[..., Wat
     monkeypatch.setattr(watchdog, "_end", end)
     monkeypatch.setattr(watchdog, "leave", end)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    return ended, lambda **given: Watchdog(rank=1, world=2, timeout_s=0.4, **given)
+    return ended, lambda **given: Reporter(rank=1, world=2, timeout_s=0.4, **given)
 
 
-def test_a_rank_that_hangs_ends_also_without_the_store(alone: tuple[list[str], Callable[..., Watchdog]]) -> None:
+def test_a_rank_that_hangs_ends_also_without_the_store(alone: tuple[list[str], Callable[..., Reporter]]) -> None:
     ended, make = alone
     rank = make()
     rank.doing = "step 2"
@@ -196,11 +196,11 @@ def test_a_rank_that_hangs_ends_also_without_the_store(alone: tuple[list[str], C
 
 
 def test_a_rank_that_still_meets_others_or_whose_run_is_over_does_not_end_with_the_store(
-    alone: tuple[list[str], Callable[..., Watchdog]], monkeypatch: pytest.MonkeyPatch
+    alone: tuple[list[str], Callable[..., Reporter]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended, make = alone
     ticks: list[float] = []
-    made: list[Watchdog] = []
+    made: list[Reporter] = []
 
     def monotonic() -> float:
         for each in made[:1]:
@@ -224,7 +224,7 @@ def test_a_rank_that_still_meets_others_or_whose_run_is_over_does_not_end_with_t
 
 
 def test_a_rank_whose_store_ended_with_the_launcher_saves_and_ends(
-    alone: tuple[list[str], Callable[..., Watchdog]], monkeypatch: pytest.MonkeyPatch
+    alone: tuple[list[str], Callable[..., Reporter]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     ended, make = alone
@@ -233,7 +233,7 @@ def test_a_rank_whose_store_ended_with_the_launcher_saves_and_ends(
 
 
 def test_the_error_of_a_rank_whose_store_has_ended_names_its_host_and_the_last_report(
-    ranks: Callable[[int], list[Watchdog]], monkeypatch: pytest.MonkeyPatch
+    ranks: Callable[[int], list[Reporter]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")
     first, second = ranks(2)

@@ -6,17 +6,10 @@ import os
 from typing import Any
 
 from rlcore.errors import RanksError
+from rlcore.ranks.environment import SHARDING, is_set
 from rlcore.settings import TrainConfig
 
 FSDP, DEEPSPEED = "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"
-NAMES = {
-    FSDP: "FSDP",
-    DEEPSPEED: "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism configuration",
-}
-"""Variables by which `accelerate launch` chooses to shard the model; on a CPU accelerate itself ignores them."""
-UNSET = {"", "0", "false", "no", "off", "n", "f"}
 WITHIN = {"1": "world", "FULL_SHARD": "world", "4": "node", "HYBRID_SHARD": "node"}
 """`run.shard_within` by the sharding strategy of FSDP1."""
 
@@ -25,36 +18,22 @@ def accept_sharding(config: TrainConfig) -> None:
     """Take a variable of accelerate out of the environment if options of the run do what it says.
 
     accelerate and transformers, which read it too, would otherwise wrap the model, or leave it unloaded on all ranks
-    except one.
-    """
-    for variable in NAMES:
-        options = _options(variable)
-        if _is_set(variable) and options and all(_value(config, name) == value for name, value in options.items()):
-            del os.environ[variable]
-
-
-def refuse_sharding() -> None:
-    """Check that accelerate is not told to shard the model.
+    except one. Variables without a counterpart are left to the core, which refuses them.
 
     Raises:
-        RanksError: it is; the error names the options of a run that do the same.
+        RanksError: the options of the run say something else; the error names those that do the same.
     """
-    for variable, name in NAMES.items():
-        if not _is_set(variable):
-            continue
-        head = f"{variable} = {os.environ[variable]}: `accelerate launch` was told to shard the model by {name}"
+    for variable, name in SHARDING.items():
         options = _options(variable)
-        if options:
+        if not is_set(variable) or not options:
+            continue
+        if not all(_value(config, option) == value for option, value in options.items()):
             line = " ".join(f"{option}={str(value).lower()}" for option, value in options.items())
-            raise RanksError(f"{head}, which the run has to be told too: set {line}, or unset {variable}")
-        raise RanksError(
-            f"{head} in a way for which rlcore has no counterpart: start it with torchrun --nproc_per_node N, set "
-            f"run.shard=fsdp to divide the model, and unset {variable}"
-        )
-
-
-def _is_set(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() not in UNSET
+            raise RanksError(
+                f"{variable} = {os.environ[variable]}: `accelerate launch` was told to shard the model by {name}, "
+                f"which the run has to be told too: set {line}, or unset {variable}"
+            )
+        del os.environ[variable]
 
 
 def _options(variable: str) -> dict[str, Any]:
@@ -64,14 +43,14 @@ def _options(variable: str) -> dict[str, Any]:
         return {}
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # one machine, to which both are the same
         shard.pop("run.shard_within", None)
-    if variable == FSDP and _is_set("FSDP_ACTIVATION_CHECKPOINTING"):
+    if variable == FSDP and is_set("FSDP_ACTIVATION_CHECKPOINTING"):
         shard["model.gradient_checkpointing"] = True
     return {**shard, "run.offload": True} if offload else shard
 
 
 def _of_fsdp() -> tuple[dict[str, Any], bool]:
     """Return the options of a run for FSDP, and whether it keeps the parts in the CPU's memory."""
-    offload = _is_set("FSDP_OFFLOAD_PARAMS")
+    offload = is_set("FSDP_OFFLOAD_PARAMS")
     if os.environ.get("FSDP_VERSION") == "2":
         frees = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() == "true"
         return ({"run.shard": "fsdp", "run.shard_within": "world"} if frees else {}), offload

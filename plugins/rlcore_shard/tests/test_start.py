@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.cli import main
-from rlcore.cli.local_processes import ERROR_FILE, STARTED, _errors, _report, processes_to_start
+from rlcore.cli import ERROR_FILE, STARTED, main
+from rlcore.cli.train import processes_to_start
 from rlcore.errors import ConfigError
+from rlcore_shard.local_processes import _errors, _report
 
 
 @pytest.mark.parametrize(("failed", "status", "said"), [
@@ -64,7 +65,7 @@ def test_an_option_out_of_range_is_refused_before_a_process_starts(
 ) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     started: list[int] = []
-    monkeypatch.setattr("rlcore.cli.train.start", lambda processes, _: started.append(processes) or 0)
+    monkeypatch.setattr("rlcore_shard.processes.start", lambda processes, _: started.append(processes) or 0)
     (tmp_path / "sft.yaml").write_text("trainer: {name: sft}\nmodel: {path: nowhere}\ndata: {samples: [ab]}\n")
     assert main(["train", str(tmp_path / "sft.yaml"), *overrides]) == 1
     assert message in capsys.readouterr().err

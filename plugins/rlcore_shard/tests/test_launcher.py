@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.ranks import launcher
+from rlcore_shard import launcher
 
 CHILD = """
 import ctypes, importlib.util, os, pathlib, sys, time

@@ -12,42 +12,16 @@ import os
 import signal
 import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlcore.cli import STARTED
 from rlcore.safe_text import write
 
-STARTED, ERROR_FILE = "RLCORE_STARTED", "TORCHELASTIC_ERROR_FILE"
-"""Variables of the processes that this module starts: that it has, and the file for an error."""
 PATIENCE_S = 10**5
 """How long the processes may take to finish their step after Ctrl-C; a second one stops them at once."""
-
-
-def processes_to_start(values: Mapping[str, Any], where: str) -> int:
-    """Return `run.processes` of a configuration; 1 if a launcher has started this process.
-
-    Raises:
-        ConfigError: several processes are asked for, and an option of the core is invalid, which each would report.
-    """
-    run = values.get("run")
-    if not isinstance(run, Mapping) or run.get("processes") in (None, 1) or "WORLD_SIZE" in os.environ:
-        return 1
-    from rlcore.config import structure
-    from rlcore.settings import TrainConfig
-
-    return structure(TrainConfig, values, where=where).run.processes
-
-
-def record_error(text: str, code: int) -> bool:
-    """Leave an error to the process that started this one, and return whether there is one."""
-    if STARTED not in os.environ or ERROR_FILE not in os.environ:
-        return False
-    found = {"message": text, "timestamp": int(time.time()), "time_ns": time.time_ns(), "code": code}
-    Path(os.environ[ERROR_FILE]).write_text(json.dumps(found), encoding="utf-8")
-    return True
 
 
 def start(processes: int, words: Sequence[str]) -> int:

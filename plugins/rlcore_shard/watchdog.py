@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +25,8 @@ from types import FrameType
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public all the same
 
 from rlcore.logging import get_logger
-from rlcore.ranks.launcher import leave
+from rlcore.ranks import Watchdog
+from rlcore_shard.launcher import leave, when_alone
 
 LONGEST_PERIOD_S = 1.0
 SILENT_PERIODS = 2.5
@@ -45,23 +47,17 @@ log = get_logger("ranks")
 _runs = itertools.count()  # a process may train several runs, one after another, with one store
 
 
-class Watchdog:
+class Reporter(Watchdog):
     """Reports what this rank is doing, and ends this process if another rank has waited for it in vain.
 
     Args:
         rank: index of this process.
         world: number of processes.
         timeout_s: how long a collective operation may take.
-
-    Attributes:
-        doing: the part of the run in progress, such as "step 3"; empty after the run.
-        waiting: the collective operation in progress; empty if there is none.
-        num_waits: number of collective operations so far.
     """
 
     def __init__(self, *, rank: int, world: int, timeout_s: float) -> None:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
-        self.doing, self.waiting, self.num_waits = "building the run", "", 0
         self._watched = threading.get_ident()
         self._period_s = min(LONGEST_PERIOD_S, timeout_s / 4)
         self._over, self._explains, self._numbers = threading.Event(), False, itertools.count()
@@ -77,6 +73,10 @@ class Watchdog:
         self._over.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(STOP_S)
+
+    def when_alone(self, stop: Callable[[], None]) -> None:
+        """Let `stop` be called when the launcher has ended."""
+        when_alone(stop)
 
     def note_failure(self, error: BaseException) -> None:
         """Publish that this rank ends by an error of its own, for the errors of the others."""
@@ -184,7 +184,7 @@ class Watchdog:
         return f"{self.doing}, in {place}"
 
 
-_started: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+_started: weakref.WeakSet[Reporter] = weakref.WeakSet()
 
 
 @atexit.register
@@ -211,11 +211,11 @@ def _is_hosted_by_launcher() -> bool:
 
 
 def _describe(frame: FrameType | None) -> str:
-    """Return the innermost function that belongs neither to a library nor to this package, with file and line."""
+    """Return the innermost function that belongs neither to a library nor to `rlcore.ranks`, with file and line."""
     found = frame
     while found is not None:
         module = str(found.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in LIBRARIES and not module.startswith(__package__ or __name__):
+        if module.partition(".")[0] not in LIBRARIES and not module.startswith(Watchdog.__module__):
             break
         found = found.f_back
     found = found or frame
