@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rlcore_cpu.prompt_states import PromptStates, gather_states
-from rlcore_transformers.models.decoding.prefill import States
+from rlcore_transformers.models.decoding.cache import States
 
 WIDTH = 32
 """Columns of a block. Fewer need more calls; with more, sequences that begin within a block read more padding."""

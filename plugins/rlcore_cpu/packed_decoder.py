@@ -12,8 +12,8 @@ from rlcore.protocols import DecoderRequest, DecodeStep
 from rlcore_cpu.block_cache import BlockCache
 from rlcore_cpu.prompt_states import PromptStates
 from rlcore_cpu.shared_cache import SharedCache
-from rlcore_transformers.models.decoding.prefill import Prefill
-from rlcore_transformers.models.head_input import head_reads
+from rlcore_transformers.models.decoding.cache import Prefill
+from rlcore_transformers.models.heads import head_reads
 from rlcore_transformers.models.speed.packing import pack
 
 MIN_ROWS = 32

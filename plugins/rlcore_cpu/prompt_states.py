@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlcore_transformers.models.decoding.prefill import States
+from rlcore_transformers.models.decoding.cache import States
 
 
 class PromptStates(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlcore_cpu.prompt_states import PromptStates, gather_states
-from rlcore_transformers.models.decoding.prefill import States
+from rlcore_transformers.models.decoding.cache import States
 
 
 class SharedCache:

@@ -16,8 +16,7 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy, Turn
 from rlcore.safe_text import shorten
-from rlcore.sampling.row_seeds import derive_seeds
-from rlcore.sampling.sampler_checks import takes_on_batch, takes_row_seeds
+from rlcore.sampling import derive_seeds, takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_environments.answers import Answer, read_messages, read_step
@@ -125,7 +124,7 @@ class Play:
     def given(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Return the optional arguments of the sampler of turns."""
         options: dict[str, Any] = {"generator": self.generator}
-        if takes_row_seeds(self.sampler.inner):
+        if takes(self.sampler.inner, "row_seeds"):
             options["row_seeds"] = [turn_seed(episode.seed, len(episode.turns)) for episode in episodes]
         if self.logit_mask is not None:
             options["logit_mask"] = self.logit_mask
@@ -140,7 +139,7 @@ class Play:
             self._give(sampling, [group[i] for i in indices], part, pending)
 
         options = self.given(group)
-        if takes_on_batch(self.sampler.inner):
+        if takes(self.sampler.inner, "on_batch"):
             options["on_batch"] = report
         named = {episode.index: prompt for episode, prompt in zip(group, prompts, strict=True)}
         with self.kept.of(named) if self.sampler.options.keep_states else nullcontext():

@@ -15,7 +15,7 @@ from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import PromptPipeline, Sampler
 from rlcore.safe_text import shorten
-from rlcore.sampling.row_seeds import derive_seeds
+from rlcore.sampling import derive_seeds
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.types import Prompt, Sample, is_conversation
 from rlcore_environments.answers import BadAnswer, read_messages

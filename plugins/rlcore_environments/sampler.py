@@ -20,8 +20,7 @@ from rlcore.errors import RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy, Sampler
 from rlcore.ranks import Ranks
-from rlcore.sampling.row_seeds import draw_seeds
-from rlcore.sampling.sampler_checks import takes_logit_mask, takes_row_seeds
+from rlcore.sampling import draw_seeds, takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes, Prompt
 from rlcore_environments.batch import to_batch
@@ -160,6 +159,6 @@ class EpisodeSampler:
 def _signature(sampler: Sampler) -> inspect.Signature:
     """Return the signature of a sampler of episodes: it takes a logit mask and seeds if that of turns does."""
     whole = inspect.signature(EpisodeSampler.__call__)
-    taken = {"logit_mask": takes_logit_mask(sampler), "row_seeds": takes_row_seeds(sampler)}
+    taken = {"logit_mask": takes(sampler, "logit_mask"), "row_seeds": takes(sampler, "row_seeds")}
     kept = [each for name, each in whole.parameters.items() if name != "self" and taken.get(name, True)]
     return whole.replace(parameters=kept)

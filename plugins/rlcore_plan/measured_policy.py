@@ -9,7 +9,7 @@ import torch
 
 from rlcore.protocols import Decoder, DecodeStep, Policy
 from rlcore.protocols.decoders import joins
-from rlcore.sampling.sampler_checks import takes_waiting
+from rlcore.sampling import takes_waiting
 from rlcore_plan.live import LiveBytes, held
 
 

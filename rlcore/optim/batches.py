@@ -93,14 +93,13 @@ def put_through(
         lengths = batch.mask.sum(1)
         order = lengths.argsort(descending=True, stable=True)
         parts = order.split(_cut(lengths[order].tolist(), size, tokens))
-    changed = [change(part) for part in _picked(batch, parts)]
+    changed = []
+    for index in parts:
+        with phase("batches"):
+            part = batch.rows(index)
+        changed.append(change(part))
     with phase("batches"):
         return Trajectories.concat(changed).rows(order.argsort())
-
-
-@timed_each("batches")
-def _picked(batch: Trajectories, parts: Sequence[torch.Tensor]) -> Iterator[Trajectories]:
-    return map(batch.rows, parts)
 
 
 def _cut(lengths: Sequence[int], size: int, tokens: int, group: int = 1) -> list[int]:

@@ -14,8 +14,7 @@ from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.rewards.combine import call_metric, call_metric_on
 from rlcore.rewards.score import Scored
-from rlcore.sampling.row_seeds import derive_seeds
-from rlcore.sampling.sampler_checks import check_options, check_vocabulary, takes_logit_mask
+from rlcore.sampling import check_options, check_vocabulary, derive_seeds, takes
 from rlcore.settings import SamplingConfig
 from rlcore.sharding.divided import gather_weights
 from rlcore.training.eval_grid import eval_samplings, find_score
@@ -94,7 +93,7 @@ def _check_logit_mask(run: Run, vocabulary: int) -> None:
     mask, policy = run.sampling.logit_mask, run.models.policy
     if mask is None:
         return
-    if not takes_logit_mask(run.sampling.sampler):
+    if not takes(run.sampling.sampler, "logit_mask"):
         raise ConfigError(
             f"logit_mask: sampler {run.config.sampler!r} takes none; leave logit_mask out, or choose another sampler "
             "(sampler: default); its author gives it a keyword argument logit_mask"

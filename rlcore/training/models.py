@@ -6,7 +6,7 @@ import inspect
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import torch
@@ -38,6 +38,7 @@ class Models:
 
     Attributes:
         kind: the kind of `learner`, as the trainer named it; empty before it is built.
+        built: the model that the run trains; None before it is built.
     """
 
     _architecture: Choice
@@ -45,7 +46,7 @@ class Models:
     _place: Claim
     _ranks: Ranks
     kind: str = ""
-    _built: Learner | None = None
+    built: Learner | None = None
 
     def build(self, kind: str = "policy", **parts: Any) -> Any:
         """Build the model that the run trains, on this process's device.
@@ -75,9 +76,9 @@ class Models:
                 )
         built = self._start(target, **(POLICY_PARTS | parts if kind == "policy" else parts))
         self._keep(built, is_needed=bool(parts.get("reference")))
-        self._built, self.kind = self._architecture.wrap(built), kind
-        self._built.to(self._ranks.device)
-        return self._built
+        self.built, self.kind = self._architecture.wrap(built), kind
+        self.built.to(self._ranks.device)
+        return self.built
 
     def frozen(self, model: Any) -> Policy:
         """Build another model with the architecture and tokenizer of the run, to compare the policy with.
@@ -108,20 +109,15 @@ class Models:
         return other
 
     @property
-    def built(self) -> Learner | None:
-        """Return the model that the run trains; None before it is built."""
-        return self._built
-
-    @property
     def learner(self) -> Learner:
         """Return the model that the run trains.
 
         Raises:
             ConfigError: the trainer has not built it yet.
         """
-        if self._built is None:
+        if self.built is None:
             raise ConfigError("a trainer must call run.build before it asks for prompts or samples")
-        return self._built
+        return self.built
 
     @property
     def policy(self) -> Policy:
@@ -130,11 +126,9 @@ class Models:
         Raises:
             ConfigError: the trainer has not built it yet, or trains a model that generates no text.
         """
-        prompted: Any = self.prompted
-        if not self.has_policy:
-            raise ConfigError(f"this run trains a {type(prompted).__name__}, which generates no text")
-        policy: Policy = prompted
-        return policy
+        if self.kind != "policy":
+            raise ConfigError(f"this run trains a {type(self.prompted).__name__}, which generates no text")
+        return cast("Policy", self.built)
 
     @property
     def prompted(self) -> Learner:

@@ -25,7 +25,7 @@ from rlcore.profiling import phase, timed
 from rlcore.rewards.calls import Call
 from rlcore.rewards.combine import RewardBatch, Rewards
 from rlcore.rewards.score import Scored, Scorer, to_scored
-from rlcore.sampling.sampler_checks import takes_on_batch
+from rlcore.sampling import takes
 from rlcore.settings import TrainConfig
 from rlcore.types import Prompt, Trajectories
 
@@ -37,7 +37,7 @@ def overlaps(config: TrainConfig, sampler: Callable[..., Trajectories]) -> bool:
     """Return whether rewards are computed while sampling continues; warn if `run.overlap_rewards` has no effect."""
     if not config.run.overlap_rewards:
         return False
-    reports = takes_on_batch(sampler)
+    reports = takes(sampler, "on_batch")
     if not reports or not config.gen.batch_size:
         why = (
             "gen.batch_size = 0 samples all prompts at once"

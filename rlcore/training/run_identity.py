@@ -20,7 +20,7 @@ from rlcore.data.user_code import load_reference
 from rlcore.dropout import is_stochastic
 from rlcore.errors import RLCoreError
 from rlcore.safe_text import redact
-from rlcore.sampling.sampler_checks import takes_row_seeds
+from rlcore.sampling import takes
 from rlcore.settings import to_record
 from rlcore.training.inputs import describe_input
 from rlcore.training.run import Run
@@ -64,7 +64,7 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
 def draws_by_rank(run: Run) -> bool:
     """Return whether ranks draw random numbers by themselves: dropout, or a sampler without seeds for rows."""
     dropout = run.models.built is not None and is_stochastic(run.models.built.module)
-    return dropout or (run.models.has_policy and not takes_row_seeds(run.sampling.sampler))
+    return dropout or (run.models.has_policy and not takes(run.sampling.sampler, "row_seeds"))
 
 
 def _model(run: Run) -> dict[str, Any]:

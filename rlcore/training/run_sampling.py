@@ -17,8 +17,7 @@ from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import Sampler
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored, Scorer
-from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
-from rlcore.sampling.sampler_checks import takes_row_seeds
+from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore.sharding.divided import gather_weights
 from rlcore.training.models import Models
@@ -97,7 +96,7 @@ class Sampling:
         """
         seeds = self.row_seeds(len(prompts), group=group) if row_seeds is None else row_seeds
         options: dict[str, Any] = {"generator": torch.Generator().manual_seed(int(seeds[0]) if len(seeds) else 0)}
-        if takes_row_seeds(self.sampler):
+        if self._takes_seeds:
             options["row_seeds"] = seeds
         if self.logit_mask is not None:
             options["logit_mask"] = self.logit_mask
@@ -203,6 +202,10 @@ class Sampling:
         stops = self._config.gen.stop_sequences if stop_sequences is None else stop_sequences
         alone, where = bool(self._data.options.outputs_begin_text), where or f"step {self._progress.step + 1}"
         return Scorer(self._data.reward_fn, self._models.learner.tokenizer, stops, alone, where)
+
+    @cached_property
+    def _takes_seeds(self) -> bool:
+        return takes(self.sampler, "row_seeds")
 
     @cached_property
     def _overlaps(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlcore.sampling.row_seeds import derive_seeds, draw_seeds, row_uniforms
+from rlcore.sampling import derive_seeds, draw_seeds, row_uniforms
 from rlcore_testing.rig.sampler_calls import chi_square_probability
 
 CELLS = 16

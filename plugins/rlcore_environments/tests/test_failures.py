@@ -15,7 +15,7 @@ from env_games import Scripted, make_player, make_policy, play, read_prompts
 from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import Step, Turn
 from rlcore.ranks import Ranks
-from rlcore.sampling.row_seeds import derive_seeds
+from rlcore.sampling import derive_seeds
 from rlcore.settings import SamplingConfig
 from rlcore_environments.factory import factory_of
 from rlcore_environments.sampler import EpisodesFailed

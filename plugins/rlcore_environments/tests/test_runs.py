@@ -12,7 +12,7 @@ from env_games import Scripted, make_player
 from test_training import Fails, at, constant, lines, run
 
 from rlcore.errors import ConfigError, RLCoreError
-from rlcore.sampling.sampler_checks import takes_logit_mask, takes_row_seeds
+from rlcore.sampling import takes
 from rlcore_environments.sampler import EpisodesFailed
 from rlcore_transformers.sampling.sampler import sample
 
@@ -98,11 +98,11 @@ def test_a_metric_function_receives_what_rewards_receive_of_episodes_that_did_no
 
 def test_a_sampler_of_episodes_takes_what_the_sampler_of_turns_takes() -> None:
     player: Any = make_player(Fails)
-    assert takes_logit_mask(player.sampler(sample))
-    assert takes_row_seeds(player.sampler(sample))
-    assert not takes_logit_mask(player.sampler(Scripted()))
+    assert takes(player.sampler(sample), "logit_mask")
+    assert takes(player.sampler(sample), "row_seeds")
+    assert not takes(player.sampler(Scripted()), "logit_mask")
     plain = player.sampler(lambda policy, prompts, sampling, *, generator=None: None)
-    assert not takes_row_seeds(plain)
+    assert not takes(plain, "row_seeds")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError
-from rlcore.sampling.row_seeds import derive_seeds
+from rlcore.sampling import derive_seeds
 from rlcore_testing.law import LawBroken, Subject, law, require
 from rlcore_testing.rig.reference_transformers import continue_greedily, next_logprobs
 from rlcore_testing.rig.sampler_calls import (

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import PluginError, RLCoreError
-from rlcore.sampling import sampler_checks
+from rlcore.sampling import takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_testing.law import Subject, require
@@ -41,7 +41,7 @@ def draws_from_policy(subject: Subject) -> bool:
 def takes_logit_mask(subject: Subject) -> bool:
     """Return whether it takes `logit_mask`. A run with a logit mask rejects samplers without this parameter."""
     try:
-        return sampler_checks.takes_logit_mask(make_sampler(subject))
+        return takes(make_sampler(subject), "logit_mask")
     except RLCoreError:  # other laws report the error
         return False
 
@@ -49,7 +49,7 @@ def takes_logit_mask(subject: Subject) -> bool:
 def takes_row_seeds(subject: Subject) -> bool:
     """Return whether it takes `row_seeds`. Runs with a sampler without this parameter depend on the number of ranks."""
     try:
-        return sampler_checks.takes_row_seeds(make_sampler(subject))
+        return takes(make_sampler(subject), "row_seeds")
     except RLCoreError:  # other laws report the error
         return False
 

@@ -17,8 +17,7 @@ from rlcore import ops
 from rlcore.dropout import eval_mode, is_stochastic
 from rlcore.errors import ModelError
 from rlcore_transformers.models.freezing import vocabulary_size
-from rlcore_transformers.models.head_input import head_reads
-from rlcore_transformers.models.heads import BranchValue, ForwardPass, ValueSource
+from rlcore_transformers.models.heads import BranchValue, ForwardPass, ValueSource, head_reads
 from rlcore_transformers.models.input_layout import InputLayout
 from rlcore_transformers.models.model_module import ModelModule
 from rlcore_transformers.models.speed.exactness import FAILURES, probe_tokens, tolerance

@@ -1,8 +1,9 @@
-"""Value functions: a head on the policy's trunk, on top layers of its own, or on another model."""
+"""Value functions: a head on the policy's trunk, on top layers of its own, or on another model; and what heads read."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import attrs
@@ -33,6 +34,30 @@ class ForwardPass:
     def keep(self, hidden: Tensor) -> Tensor:
         """Select the rows that predict chosen tokens: float[B, T, H] -> float[N, H]."""
         return hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.rows.to(hidden.device))
+
+
+@contextmanager
+def head_reads(head: nn.Module, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[list[Tensor]]:
+    """Return a list that collects the inputs of `head` while the context is open, one entry per call.
+
+    Families differ in the form of `logits_to_keep` and in the names of hidden states; the input of the output
+    embeddings is the same in all of them.
+
+    Args:
+        head: the output embeddings.
+        change: maps the hidden states, float[B, T, H], to those that the head receives instead.
+    """
+    read: list[Tensor] = []
+
+    def note(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        read.append(args[0] if change is None else change(args[0]))
+        return (read[-1], *args[1:])
+
+    hook = head.register_forward_pre_hook(note)
+    try:
+        yield read
+    finally:
+        hook.remove()
 
 
 class ValueHead(nn.Module):

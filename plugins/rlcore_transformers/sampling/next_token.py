@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.protocols import DecodeStep, Policy
-from rlcore.sampling.sampler_checks import check_vocabulary
+from rlcore.sampling import check_vocabulary
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, tensor_on
 from rlcore_transformers.data.tokens import decode

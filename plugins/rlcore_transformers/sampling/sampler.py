@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from rlcore.dropout import eval_mode
+from rlcore.errors import DataError
 from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler
 from rlcore.protocols.decoders import joins
-from rlcore.sampling.row_seeds import check_seeds, draw_seeds, row_uniforms
-from rlcore.sampling.sampler_checks import check_options, takes_waiting
-from rlcore.settings import SamplingConfig
+from rlcore.sampling import check_options, check_seeds, draw_seeds, row_uniforms, takes_waiting
+from rlcore.settings import DataConfig, SamplingConfig
 from rlcore.types import Prompt, Trajectories, tensor_on, to_device
+from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.sampling.active_rows import Running
 from rlcore_transformers.sampling.draw import draw, draw_multinomial
 from rlcore_transformers.sampling.next_token import TokenChooser
 from rlcore_transformers.sampling.record import Record
-from rlcore_transformers.sampling.sampler_inputs import as_prompts, decoding_order, token_limits
 from rlcore_transformers.sampling.sampler_options import ALL_ON, SamplerConfig
 
 LEAVE_SHARE = 8
@@ -34,15 +34,15 @@ JOIN_SHARE = 4
 
 
 def build_sampler(config: SamplerConfig) -> Sampler:
-    """Return `sample` with these options, as a run chooses it by the name `default`."""
+    """Return the sampler with these options, as a run chooses it by the name `default`."""
     return DefaultSampler(config)
 
 
 @attrs.frozen
 class DefaultSampler:
-    """`sample` with the options of the section `sampler`."""
+    """Autoregressive sampling (`rlcore.protocols.Sampler`); `options` are those of the section `sampler`."""
 
-    options: SamplerConfig
+    options: SamplerConfig = ALL_ON
     exact_logprobs: ClassVar[bool] = True
 
     def __call__(
@@ -56,88 +56,122 @@ class DefaultSampler:
         logit_mask: Tensor | None = None,
         on_batch: Callable[[list[int], Trajectories], None] | None = None,
     ) -> Trajectories:
-        """Sample one continuation of each prompt; the arguments are those of `rlcore.protocols.Sampler`."""
-        return sample(
-            policy, prompts, sampling, generator=generator, row_seeds=row_seeds, logit_mask=logit_mask,
-            on_batch=on_batch, options=self.options,
-        )  # fmt: skip
+        """Sample one continuation of each prompt, with the log-prob of every sampled token.
+
+        A sequence ends with an EOS token or a completed stop sequence (`ended` is True; both stay in the trajectory as
+        chosen tokens), or at `max_new_tokens` or the policy's context length (`ended` is False). The random numbers of
+        a sequence follow from its own seed, so its sampled tokens depend neither on `batch_size` nor on the other
+        sequences. Greedy sampling (temperature 0) uses no random numbers.
+
+        At most `batch_size` sequences run at once, the longest prompts first. If the decoder supports it
+        (`rlcore.protocols.decoders.JoiningDecoder`), waiting prompts join once enough sequences have left the batch;
+        otherwise each batch runs to its end before the next one begins.
+
+        With `sampling.beta` tokens are sampled from softmax(log pi + beta A), where A are the advantages of the
+        policy's Q-heads; all other options apply to this distribution.
+
+        Args:
+            policy: sampled in evaluation mode; its mode is restored afterwards.
+            prompts: N prompts, or strings for the policy's tokenizer.
+            sampling: the sampling options.
+            generator: source of the seeds if `row_seeds` is omitted; torch's default generator if both are.
+            row_seeds: a seed for each prompt, in 0..2^64-1.
+            logit_mask: bool[V, V], entry [i, j] is True if token j may follow token i; None allows all.
+            on_batch: called with indices in `prompts` and their finished trajectories, once about `batch_size`
+                sequences have finished; every index occurs once. The policy is in evaluation mode during the call.
+
+        Returns:
+            N trajectories in the order of `prompts`, padded on the right, on the policy's device, with the columns
+            `logprobs` (log softmax(logits / temperature), of the whole vocabulary; omitted if the decoder is not
+            exact), `sampling_logprobs` (under the sampling distribution, if it differs) and `values` (if the policy's
+            decoder returns values).
+
+        Raises:
+            DataError: a prompt is empty or fills the context; the mask has another size than the model's vocabulary, or
+                allows no token after a sampled one; there are more or fewer seeds than prompts.
+            ConfigError: two options contradict each other, an EOS id is not in the vocabulary, or `beta` is set for a
+                policy without Q-heads.
+        """
+        check_options(policy, sampling)
+        ready = _as_prompts(policy, prompts)
+        limits = _token_limits(ready, sampling.max_new_tokens, policy.max_length)
+        longest = max(limits, default=0)
+        uniforms = None
+        if sampling.temperature > 0:
+            seeds = draw_seeds(len(ready), generator) if row_seeds is None else row_seeds
+            check_seeds(seeds, len(ready))
+            uniforms = to_device(row_uniforms(seeds, longest), policy.device)
+        names = ("logprobs",) if sampling.is_plain and logit_mask is None else ("logprobs", "sampling_logprobs")
+        record = Record(len(ready), longest, policy.device, () if ready else names)
+        pad_id = policy.tokenizer.pad_token_id
+        pad_id = pad_id if isinstance(pad_id, int) else 0
+
+        def report(indices: list[int]) -> None:
+            if on_batch is not None:
+                rows = torch.tensor(indices, device=policy.device)
+                on_batch(indices, record.trajectories([ready[index] for index in indices], pad_id, rows))
+
+        mask = None if logit_mask is None else to_device(logit_mask, policy.device)
+        draw_tokens = draw if self.options.inverse_cdf else partial(draw_multinomial, generator=generator)
+        chooser = TokenChooser(policy, sampling, ready, uniforms, mask, record, draw_tokens)
+        size = sampling.batch_size or len(ready)
+        loop = _Loop(
+            policy, ready, limits, chooser, size, _decoding_order(ready, size), report, self.options.early_leaving
+        )
+        with torch.no_grad(), eval_mode(policy.module):
+            loop.run()
+        return record.trajectories(ready, pad_id)
 
 
-def sample(
-    policy: Policy,
-    prompts: Sequence[Prompt] | Sequence[str],
-    sampling: SamplingConfig,
-    *,
-    generator: torch.Generator | None = None,
-    row_seeds: Sequence[int] | None = None,
-    logit_mask: Tensor | None = None,
-    on_batch: Callable[[list[int], Trajectories], None] | None = None,
-    options: SamplerConfig = ALL_ON,
-) -> Trajectories:
-    """Sample one continuation of each prompt, with the log-prob of every sampled token.
+sample = DefaultSampler()
+"""The sampler with its default options."""
 
-    A sequence ends with an EOS token or a completed stop sequence (`ended` is True; both stay in the trajectory as
-    chosen tokens), or at `max_new_tokens` or the policy's context length (`ended` is False). The random numbers of a
-    sequence follow from its own seed, so its sampled tokens depend neither on `batch_size` nor on the other sequences.
-    Greedy sampling (temperature 0) uses no random numbers.
 
-    At most `batch_size` sequences run at once, the longest prompts first. If the decoder supports it
-    (`rlcore.protocols.decoders.JoiningDecoder`), waiting prompts join once enough sequences have left the batch;
-    otherwise each batch runs to its end before the next one begins.
-
-    With `sampling.beta` tokens are sampled from softmax(log pi + beta A), where A are the advantages of the policy's
-    Q-heads; all other options apply to this distribution.
-
-    Args:
-        policy: sampled in evaluation mode; its mode is restored afterwards.
-        prompts: N prompts, or strings for the policy's tokenizer.
-        sampling: the sampling options.
-        generator: source of the seeds if `row_seeds` is omitted; torch's default generator if both are.
-        row_seeds: a seed for each prompt, in 0..2^64-1.
-        logit_mask: bool[V, V], entry [i, j] is True if token j may follow token i; None allows all.
-        on_batch: called with indices in `prompts` and their finished trajectories, once about `batch_size` sequences
-            have finished; every index occurs once. The policy is in evaluation mode during the call.
-        options: techniques of speed of this sampler.
-
-    Returns:
-        N trajectories in the order of `prompts`, padded on the right, on the policy's device, with the columns
-        `logprobs` (log softmax(logits / temperature), of the whole vocabulary; omitted if the decoder is not exact),
-        `sampling_logprobs` (under the sampling distribution, if it differs) and `values` (if the policy's decoder
-        returns values).
+def _as_prompts(policy: Policy, prompts: Sequence[Prompt] | Sequence[str]) -> list[Prompt]:
+    """Return prompts unchanged, and tokenise strings with the policy's tokenizer.
 
     Raises:
-        DataError: a prompt is empty or fills the context; the mask has another size than the model's vocabulary, or
-            allows no token after a sampled one; there are more or fewer seeds than prompts.
-        ConfigError: two options contradict each other, an EOS id is not in the vocabulary, or `beta` is set for a
-            policy without Q-heads.
+        DataError: `prompts` is a single string, or a text has no tokens.
     """
-    check_options(policy, sampling)
-    ready = as_prompts(policy, prompts)
-    limits = token_limits(ready, sampling.max_new_tokens, policy.max_length)
-    longest = max(limits, default=0)
-    uniforms = None
-    if sampling.temperature > 0:
-        seeds = draw_seeds(len(ready), generator) if row_seeds is None else row_seeds
-        check_seeds(seeds, len(ready))
-        uniforms = to_device(row_uniforms(seeds, longest), policy.device)
-    names = ("logprobs",) if sampling.is_plain and logit_mask is None else ("logprobs", "sampling_logprobs")
-    record = Record(len(ready), longest, policy.device, () if ready else names)
-    pad_id = policy.tokenizer.pad_token_id
-    pad_id = pad_id if isinstance(pad_id, int) else 0
+    if isinstance(prompts, str):
+        raise DataError(f"prompts = {prompts!r:.80}: give a list, [{prompts!r:.80}] for one prompt")
+    ready = [prompt for prompt in prompts if isinstance(prompt, Prompt)]
+    if len(ready) == len(prompts):
+        return ready
+    return build_prompts(iter(prompts), policy.tokenizer, DataConfig(), max_length=0)
 
-    def report(indices: list[int]) -> None:
-        if on_batch is not None:
-            rows = torch.tensor(indices, device=policy.device)
-            on_batch(indices, record.trajectories([ready[index] for index in indices], pad_id, rows))
 
-    mask = None if logit_mask is None else to_device(logit_mask, policy.device)
-    draw_tokens = draw if options.inverse_cdf else partial(draw_multinomial, generator=generator)
-    chooser = TokenChooser(policy, sampling, ready, uniforms, mask, record, draw_tokens)
-    size = sampling.batch_size or len(ready)
-    loop = _Loop(policy, ready, limits, chooser, size, decoding_order(ready, size), report, options.early_leaving)
-    with torch.no_grad(), eval_mode(policy.module):
-        loop.run()
-    return record.trajectories(ready, pad_id)
+def _token_limits(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -> list[int]:
+    """Return the maximum number of new tokens of each prompt.
+
+    Raises:
+        DataError: a prompt has no tokens, or fills the context of the policy.
+    """
+    for i, prompt in enumerate(prompts):
+        if not prompt.tokens:
+            raise DataError(
+                f"prompts[{i}] = {prompt.text!r}: has no tokens, so there is nothing to continue; give at least one "
+                "(such as BOS)"
+            )
+        if max_length and len(prompt.tokens) >= max_length:
+            raise DataError(
+                f"prompts[{i}] has {len(prompt.tokens)} tokens, which leaves no room for a new one in the policy's "
+                f"context of {max_length}: shorten it, or set data.max_prompt_tokens"
+            )
+    if not max_length:
+        return [max_new_tokens] * len(prompts)
+    return [min(max_new_tokens, max_length - len(prompt.tokens)) for prompt in prompts]
+
+
+def _decoding_order(prompts: Sequence[Prompt], size: int) -> deque[int]:
+    """Return the indices of the prompts in decoding order; `size` prompts are decoded at once, 0 means all.
+
+    Prompts of similar length are decoded together, the longest first, so that the first allocation fits all others.
+    """
+    indices = range(len(prompts))
+    if not size or size >= len(prompts):
+        return deque(indices)
+    return deque(sorted(indices, key=lambda index: -len(prompts[index].tokens)))
 
 
 @attrs.define(eq=False)

@@ -1,4 +1,7 @@
-"""A key-value cache that is allocated once, for sequences that are decoded together and finish at different times."""
+"""A key-value cache that is allocated once, for sequences that are decoded together and finish at different times.
+
+`Prefill` collects what a packed prefill writes into it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from rlcore_transformers.models.speed.packing import Packing
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -89,3 +94,27 @@ def _preallocated(layer: object, capacity: int) -> PreallocatedLayer | None:
     if type(layer) is DynamicSlidingWindowLayer and layer.sliding_window > capacity:
         return PreallocatedLayer(capacity, is_sliding=True)
     return None
+
+
+States = tuple[Tensor, Tensor]
+"""Keys and values of one layer."""
+
+
+class Prefill:
+    """The attention function of a packed prefill: it attends as `packing` does and keeps every layer's keys and values.
+
+    Args:
+        packing: of the prompts.
+
+    Attributes:
+        states: keys and values of each layer that has run, float[1, groups, N, width].
+    """
+
+    def __init__(self, packing: Packing) -> None:
+        self._packing, self.columns, self.calls = packing, packing.columns, packing.calls
+        self.states: list[States] = []
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
+        """Attend as `Packing.attend` does."""
+        self.states.append((key, value))
+        return self._packing.attend(query, key, value, dropout=dropout, scaling=scaling)

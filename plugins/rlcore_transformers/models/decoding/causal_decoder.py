@@ -13,9 +13,8 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from rlcore.protocols import DecodeStep
-from rlcore_transformers.models.decoding.cache import PreallocatedLayer, make_cache
-from rlcore_transformers.models.decoding.prefill import Prefill
-from rlcore_transformers.models.head_input import head_reads
+from rlcore_transformers.models.decoding.cache import PreallocatedLayer, Prefill, make_cache
+from rlcore_transformers.models.heads import head_reads
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 from rlcore_transformers.models.speed.packing import pack
 
@@ -119,10 +118,6 @@ class CausalDecoder:
         return outputs
 
     def _forward(self, tokens: Tensor, start: int) -> DecodeStep:
-        with self._autocast():
-            return self._run(tokens, start)
-
-    def _run(self, tokens: Tensor, start: int) -> DecodeStep:
         inputs: dict[str, Any] = {
             "input_ids": tokens,
             "attention_mask": self._mask[:, start if self._is_recurrent else 0 : self._length],
@@ -132,12 +127,12 @@ class CausalDecoder:
         }
         if self._takes_positions:
             inputs["position_ids"] = self._positions[:, start : self._length]
-        if self._heads is None:
-            return DecodeStep(self._model(**inputs).logits[:, -1], None)
-        head = self._model.get_output_embeddings()
-        with head_reads(head) as hidden:
-            logits = self._model(**inputs).logits[:, -1]
-        return DecodeStep(logits, *self._heads(hidden[0][:, -1]))
+        with self._autocast():
+            if self._heads is None:
+                return DecodeStep(self._model(**inputs).logits[:, -1], None)
+            with head_reads(self._model.get_output_embeddings()) as hidden:
+                logits = self._model(**inputs).logits[:, -1]
+            return DecodeStep(logits, *self._heads(hidden[0][:, -1]))
 
 
 def _unpack(states: Tensor, index: Tensor, height: int) -> Tensor:

@@ -13,7 +13,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from rlcore.protocols import DecodeStep
 from rlcore_transformers.models.decoding.cache import make_cache
 from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
-from rlcore_transformers.models.head_input import head_reads
+from rlcore_transformers.models.heads import head_reads
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 
 

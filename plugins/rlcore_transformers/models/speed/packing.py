@@ -47,6 +47,7 @@ class Packing:
         lengths: long[R], real tokens of each row, left-aligned.
         in_groups: whether attention may run in groups of similar length (`attention_groups`).
         calls: number of attention calls, to detect models in which some layers do not use this function.
+        is_dense: whether there is neither padding nor a token shared by several rows.
     """
 
     indices: Tensor
@@ -55,11 +56,11 @@ class Packing:
     lengths: Tensor
     in_groups: bool = True
     calls: list[int] = attrs.field(factory=lambda: [0])
+    is_dense: bool = attrs.field(init=False)
     _groups: dict[int, AttentionGroups] = attrs.field(factory=dict, init=False)
 
-    @property
-    def is_dense(self) -> bool:
-        """Return whether there is neither padding nor a token shared by several rows."""
+    @is_dense.default
+    def _no_gathering(self) -> bool:
         return len(self.positions) == len(self.indices)
 
     def unpack(self, packed: Tensor) -> Tensor:
