@@ -17,6 +17,8 @@ from rlcore_environments.process import ProcessDied, RemoteError
 
 DONE, TRUNCATED, FAILED = "done", "truncated", "failed"
 MAX_TURNS, MAX_NEW_TOKENS, CONTEXT = "max_turns", "max_new_tokens", "context"
+OF_TURNS = ("reward", "truncated")
+"""Keys of the policy's messages in a transcript."""
 ENDS = (DONE, TRUNCATED, MAX_TURNS, MAX_NEW_TOKENS, CONTEXT, FAILED)
 
 
@@ -28,6 +30,11 @@ class Episode:
         index: its row in the batch.
         prompt: the prompt with the environment's first messages.
         seed: of sampling, for this row.
+        read: the prompt as it was read, which has not the first messages if the environment is reset late.
+        opening: these first messages; empty if the prompt had them when it was read.
+        opening_text: how they read.
+        values: columns of the row that move over the run (`data.episodes.curriculum`).
+        refilled: how many failed episodes it replaces.
         tokens: all tokens so far.
         chosen: for each token, whether the policy chose it.
         rewards: for each token, its reward.
@@ -39,6 +46,7 @@ class Episode:
         end: one of `ENDS`; empty while it goes on.
         failure: why it failed.
         info: the last `info` of the environment.
+        stop: strings that end the next turn.
         by_name: sums of rewards that have names.
         retries: how often it was played again.
     """
@@ -46,6 +54,11 @@ class Episode:
     index: int
     prompt: Prompt
     seed: int
+    read: Prompt = attrs.field(default=attrs.Factory(lambda self: self.prompt, takes_self=True))
+    opening: list[dict[str, Any]] = attrs.field(factory=list)
+    opening_text: str = ""
+    values: Mapping[str, float] = attrs.field(factory=dict)
+    refilled: int = 0
     tokens: list[int] = attrs.field(factory=list)
     chosen: list[bool] = attrs.field(factory=list)
     rewards: list[float] = attrs.field(factory=list)
@@ -57,6 +70,7 @@ class Episode:
     end: str = ""
     failure: str = ""
     info: Mapping[str, Any] = attrs.field(factory=dict)
+    stop: tuple[str, ...] = ()
     by_name: dict[str, float] = attrs.field(factory=dict)
     retries: int = 0
 
@@ -64,6 +78,16 @@ class Episode:
         """Take the tokens of the prompt."""
         self.tokens = list(self.prompt.tokens)
         self.chosen, self.rewards = [False] * len(self.tokens), [0.0] * len(self.tokens)
+
+    def begin_with(self, prompt: Prompt, opening: list[dict[str, Any]], text: str) -> None:
+        """Take the first messages of an environment that was reset late, and the tokens of the prompt with them."""
+        self.prompt, self.opening_text = prompt, text
+        self.opening = [{name: value for name, value in each.items() if name not in OF_TURNS} for each in opening]
+        self.begin()
+
+    def replaced(self, seed: int) -> Episode:
+        """Return a new episode to the same prompt, in place of this one."""
+        return Episode(self.index, self.read, seed, refilled=self.refilled + 1)
 
     @property
     def where(self) -> str:
@@ -87,6 +111,8 @@ class Episode:
         self.num_new += len(tokens)
         self.turns.append(turn)
         message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+        if turn.truncated:
+            message["truncated"] = True
         if turn.tool_calls:
             message["tool_calls"] = [dict(call) for call in turn.tool_calls]
         self.messages.append(message)
@@ -103,7 +129,7 @@ class Episode:
         for name, reward in answer.rewards.items():
             if name:
                 self.by_name[name] = self.by_name.get(name, 0.0) + reward
-        self.info = {**self.info, **answer.info}
+        self.info, self.stop = {**self.info, **answer.info}, answer.stop
         self.end = DONE if answer.done else TRUNCATED if answer.truncated else ""
 
     def add_reply(self, messages: Sequence[dict[str, Any]], tokens: Sequence[int], text: str) -> None:
@@ -111,7 +137,7 @@ class Episode:
         self.tokens += tokens
         self.chosen += [False] * len(tokens)
         self.rewards += [0.0] * len(tokens)
-        self.messages += messages
+        self.messages += [{name: value for name, value in each.items() if name not in OF_TURNS} for each in messages]
         self.output += text
 
     def fail(self, reason: str) -> None:
@@ -155,7 +181,8 @@ class Episode:
         }
         if failed:
             own = dict.fromkeys(own)
-        return {"episode/turns": float(len(self.turns)), **counted, **own}
+        moved = {f"curriculum/{name}": float(value) for name, value in self.values.items()}
+        return {"episode/turns": float(len(self.turns)), **counted, **own, **moved}
 
     def describe(self) -> str:
         """Return the failure on one line."""

@@ -34,6 +34,16 @@ def register_environments(register: Register) -> None:
     )
 
 
+@hookimpl
+def register_pipelines(register: Register) -> None:
+    """Register recorded episodes as demonstrations."""
+    register(
+        "episodes",
+        "rlcore_environments.recorded:build_episodes",
+        summary="tokenise episodes that a run has recorded; the policy's turns are chosen",
+    )
+
+
 @hookimpl(tryfirst=True)
 def make_decoder(request: DecoderRequest) -> Decoder | None:
     """Return a decoder that keeps keys and values from turn to turn, while episodes are sampled."""

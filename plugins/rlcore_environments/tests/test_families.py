@@ -15,7 +15,6 @@ from transformers import GPT2Config, LlamaConfig, PreTrainedTokenizerFast, Qwen3
 import rlcore
 from rlcore.protocols import Step, Turn
 from rlcore.types import Episodes, Trajectories
-from rlcore_environments.sampler import EpisodeSampler
 from rlcore_transformers.data.tokens import encode
 from rlcore_transformers.models.policy import ModelPolicy
 
@@ -84,20 +83,6 @@ def train(tokenizer: Any, model: str, trainer: str, folder: Path) -> Any:
         gen={"max_new_tokens": MOST}, eval={"every": 0, "at_end": False}, loggers=[],
         run={"root": str(folder), "name": "run", "steps": 2, "report": False},
     )  # fmt: skip
-
-
-@pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[Episodes]:
-    """Return a list to which every batch of episodes is added."""
-    found: list[Episodes] = []
-    call = EpisodeSampler.__call__
-
-    def noting(self: Any, *args: Any, **named: Any) -> Episodes:
-        found.append(call(self, *args, **named))
-        return found[-1]
-
-    monkeypatch.setattr(EpisodeSampler, "__call__", noting)
-    return found
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
