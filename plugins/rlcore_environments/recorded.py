@@ -8,7 +8,7 @@ are the environment's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import DataError
@@ -107,9 +107,10 @@ def _failed(row: Mapping[str, Any]) -> bool:
 
 
 def _sample(dialogue: Dialogue, row: Mapping[str, Any], end: int | None, max_length: int, where: str) -> Sample:
-    tokens = _opening(dialogue, row, where)
+    opening = list(takewhile(lambda message: not _is_turn(message), row["transcript"]))
+    tokens = _opening(dialogue, row, opening, where)
     chosen = [False] * len(tokens)
-    for is_turn, messages in groupby(row["transcript"], _is_turn):
+    for is_turn, messages in groupby(row["transcript"][len(opening) :], _is_turn):
         if is_turn:
             tokens += [token for message in messages for token in _turn(dialogue, message, end, where)]
         else:
@@ -124,12 +125,14 @@ def _sample(dialogue: Dialogue, row: Mapping[str, Any], end: int | None, max_len
     return Sample(tuple(kept), tuple(chosen[: len(kept)]), ended=len(kept) == size)
 
 
-def _opening(dialogue: Dialogue, row: Mapping[str, Any], where: str) -> list[int]:
-    """Return the tokens of the rendered prompt; of its messages if there is none, or one has a control token's text."""
-    messages = row.get("messages")
-    if messages and dialogue.is_chat and (not row.get("prompt") or dialogue.has_control_text(messages)):
-        return dialogue.opening(messages)
-    (ids,) = encode(dialogue.tokenizer, [str(row.get("prompt") or "")], lambda _: f"{where}.prompt")
+def _opening(dialogue: Dialogue, row: Mapping[str, Any], said: list[Mapping[str, Any]], where: str) -> list[int]:
+    """Return the tokens of the prompt: of its messages if there are more than it shows, or one has control text."""
+    messages, prompt = row.get("messages"), str(row.get("prompt") or "")
+    if dialogue.is_chat:
+        asked = [*(messages or ([{"role": "user", "content": prompt}] if prompt else [])), *said]
+        if said or not prompt or dialogue.has_control_text(asked):
+            return dialogue.opening(asked)
+    (ids,) = encode(dialogue.tokenizer, [prompt + dialogue.text(said)], lambda _: f"{where}.prompt")
     opening = () if messages else opening_tokens(dialogue.tokenizer, dialogue.data.add_bos)
     return missing_opening(ids, opening) + ids
 

@@ -90,6 +90,17 @@ def test_a_row_of_ones_own_needs_no_rendered_prompt() -> None:
     assert tokenizer.decode(chosen) == "ab</s>ab</s>"
 
 
+@pytest.mark.parametrize(("chat", "text"), [(False, "hi goab</s>cd</s>"), (True, "u hi.u  go.a ab</s>u c.a d</s>")])
+def test_messages_before_the_first_turn_belong_to_the_prompt(chat: bool, text: str) -> None:
+    begin = {"role": "user", "content": " go"}
+    turns = [{"role": "assistant", "content": letter, "reward": 1.0} for letter in ("ab", "d")]
+    row = {"prompt": "hi", "transcript": [begin, turns[0], {"role": "user", "content": "c"}, turns[1]]}
+    tokenizer = tokenizer_of_letters(chat=chat)
+    (sample,) = read([row], tokenizer)
+    assert tokenizer.decode(sample.tokens) == text
+    assert sum(sample.action_mask) == 5
+
+
 class Shows(Echo):
     """Begins and answers with turns of the assistant that the policy did not write."""
 
