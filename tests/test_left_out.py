@@ -131,6 +131,39 @@ except RLCoreError as error:
     assert done.stdout.startswith(expected), done.stdout + done.stderr
 
 
+def test_a_run_with_an_environment_or_tools_names_the_package_that_plays_episodes(tmp_path: Path) -> None:
+    train = """
+import rlcore
+from rlcore.errors import RLCoreError
+
+
+class Game:
+    def reset(self, row, *, seed):
+        return "go"
+
+    def step(self, turn):
+        return 1.0
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+for given in ({"environment": Game}, {"tools": [double]}):
+    try:
+        rlcore.train("no-model", trainer="ppo", prompts=["a"], **given)
+    except RLCoreError as error:
+        print(error)
+"""
+    done = run_without(["rlcore-environments"], train, tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.split("data.environment")[1:]
+    assert len(said) == 2, done.stdout
+    for error in said:
+        assert "comes with rlcore-environments, which is not installed: pip install rlcore-environments (" in error
+    assert not list(tmp_path.iterdir())  # no run was begun
+
+
 def test_without_the_package_for_cpus_the_same_tokens_are_sampled(tmp_path: Path) -> None:
     sample = """
 from rlcore import sample
