@@ -11,7 +11,9 @@ from typing import Any
 
 MOVED: dict[str, str] = {
     "rlcore.checkpoints.parts": "rlcore_shard.parts",
-    "rlcore.checkpoints.replacement": "rlcore.checkpoints.run_lock",
+    "rlcore.checkpoints.provenance": "rlcore.checkpoints.identity",
+    "rlcore.checkpoints.replacement": "rlcore.checkpoints.durability",
+    "rlcore.checkpoints.run_lock": "rlcore.checkpoints.claim",
     "rlcore.cli.compare_command": "rlcore_report.compare_command",
     "rlcore.cli.completion": "rlcore.cli.parser",
     "rlcore.cli.doctor": "rlcore_tools.doctor.doctor_command",
@@ -47,8 +49,10 @@ MOVED: dict[str, str] = {
     "rlcore.data.torch_defaults": "rlcore.data.user_code",
     "rlcore.data.turns": "rlcore_transformers.data.turns",
     "rlcore.loggers.console_options": "rlcore.loggers.console",
-    "rlcore.loggers.headline": "rlcore.loggers.tables",
+    "rlcore.loggers.conversations": "rlcore.loggers",
+    "rlcore.loggers.headline": "rlcore_report.tables",
     "rlcore.loggers.notebook": "rlcore_report.notebook",
+    "rlcore.loggers.tables": "rlcore_report.tables",
     "rlcore.models": "rlcore_transformers.models",
     "rlcore.models.classifier": "rlcore_reward.classifier",
     "rlcore.models.decoding.block_cache": "rlcore_cpu.block_cache",

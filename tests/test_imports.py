@@ -38,7 +38,6 @@ LIGHT_MODULES = (
     "rlcore.checkpoints.manifest",
     "rlcore.checkpoints.run_folder",
     "rlcore.loggers.console",
-    "rlcore.loggers.tables",
     "rlcore_transformers.models.model_options",
     "rlcore.optim",
     "rlcore_transformers.optimizers.optimizer_options",

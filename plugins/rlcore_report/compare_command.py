@@ -50,7 +50,7 @@ def _options(a: RunRecord, b: RunRecord) -> list[Sequence[str]]:
 
 
 def _row(each: Difference) -> Sequence[str]:
-    from rlcore.loggers.tables import show_number
+    from rlcore_report.tables import show_number
 
     numbers = [show_number(number).strip() for number in (each.a, each.b, each.mean, each.half_width)]
     interval = "" if each.count < 2 else f" ± {numbers[3]}"

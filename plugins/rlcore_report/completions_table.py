@@ -12,9 +12,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rlcore.loggers.console import OUTPUT_CHARS, PROMPT_CHARS
-from rlcore.loggers.tables import MAX_CELLS, short_name, show_cell
 from rlcore.safe_text import visible
+from rlcore_report.lines import OUTPUT_CHARS, PROMPT_CHARS
+from rlcore_report.tables import MAX_CELLS, short_name, show_cell
 
 HEAD_WIDTH = 10
 """Width at which the names of columns of numbers are broken, so that the texts beside them keep theirs."""

@@ -10,11 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from rlcore.loggers.console import ConsoleConfig, ConsoleLogger
-from rlcore.loggers.tables import show_number
 from rlcore.loggers.terminal import TerminalConsole
 from rlcore.logging import is_progress_bar_enabled
 from rlcore.safe_text import visible
 from rlcore_report.completions_table import make_table
+from rlcore_report.lines import LineLogger
+from rlcore_report.tables import show_number
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
@@ -25,7 +26,7 @@ ESTIMATE_OVER_S = 3600.0
 """Time window for estimating the remaining time; rich's default of 30 s contains too few steps."""
 
 
-class RichConsole(ConsoleLogger):
+class RichConsole(LineLogger):
     """Logger that prints with rich: colours and a progress bar on a terminal, plain lines elsewhere; obeys NO_COLOR.
 
     Args:

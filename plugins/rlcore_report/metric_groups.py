@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from rlcore.loggers.tables import place_in
+from rlcore.loggers import place_in
 
 
 @attrs.frozen

@@ -13,9 +13,10 @@ from typing import Any
 import attrs
 
 from rlcore.loggers.console import ConsoleConfig, ConsoleLogger
-from rlcore.loggers.tables import MAX_CELLS, html_table, short_name, show_cell, show_number
 from rlcore.protocols import RunView
 from rlcore.safe_text import visible
+from rlcore_report.lines import LineLogger
+from rlcore_report.tables import MAX_CELLS, html_table, short_name, show_cell, show_number
 
 MAX_LINES = 12
 """Number of the newest lines that the table shows; metrics.jsonl has all."""
@@ -60,7 +61,7 @@ class _Page:
         return self.text
 
 
-class NotebookLogger(ConsoleLogger):
+class NotebookLogger(LineLogger):
     """Logger with one cell output, updated in place: bar, newest lines, newest completions and the summary.
 
     After the run, the numbers of the lines are plotted if matplotlib is installed.

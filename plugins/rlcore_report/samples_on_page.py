@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from rlcore.loggers.conversations import display_row, turns_of
+from rlcore.loggers import display_row, turns_of
 from rlcore.safe_text import visible
 from rlcore_report.run_files import Row, count_rows, read_rows
 

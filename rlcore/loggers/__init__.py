@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
-from rlcore.loggers.conversations import display_row
 from rlcore.logging import get_logger
 from rlcore.plugins.switches import Fence
 from rlcore.profiling import phase
@@ -14,8 +14,10 @@ from rlcore.profiling import phase
 if TYPE_CHECKING:
     from rlcore.protocols import Logger
 
-__all__ = ["Loggers", "display_row", "log"]
+__all__ = ["Loggers", "display_row", "log", "main_metrics", "place_in", "turns_of"]
 log = get_logger("rlcore.loggers")
+MAX_METRICS = 5
+"""Metrics in a line of a step for which the trainer names none."""
 
 
 class Loggers(list["Logger"]):
@@ -77,3 +79,74 @@ class Loggers(list["Logger"]):
                 logger.close(error)
             except (Exception, SystemExit) as again:  # noqa: BLE001  # as above
                 log.debug("the dropped logger could not be closed either", dropped=name, error=describe_error(again))
+
+
+def place_in(headline: Sequence[str], name: str) -> int:
+    """Return the index of the first entry that is a metric's name or its group, such as `toxicity/`, or the length.
+
+    Args:
+        headline: names of metrics, and of groups with a slash at the end.
+        name: the metric.
+    """
+    places = (i for i, entry in enumerate(headline) if name == entry or (entry[-1:] == "/" and name.startswith(entry)))
+    return next(places, len(headline))
+
+
+def main_metrics(names: Iterable[str], headline: Sequence[str]) -> list[str]:
+    """Return the metrics that the trainer names, in its order, or else the first ones."""
+    found = sorted(names, key=lambda name: place_in(headline, name))
+    return [name for name in found if place_in(headline, name) < len(headline)] or found[:MAX_METRICS]
+
+
+def display_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of completions for people: the prompt of a conversation is its messages, not the rendered template.
+
+    Args:
+        row: a row of completions.jsonl or rollouts.jsonl, or one that `Logger.completions` receives.
+
+    Returns:
+        The row without `messages` and `transcript`. If it had messages, its `prompt` has a line `role: text` for each
+        of them; if it had a transcript, so has its `output`, with the reward of each turn.
+    """
+    shown = {key: value for key, value in row.items() if key not in ("messages", "transcript")}
+    if turns := turns_of(row.get("messages")):
+        shown["prompt"] = _lines(turns)
+    if row.get("transcript"):
+        shown["output"] = _transcript(row["transcript"])
+    return shown
+
+
+def _transcript(transcript: Any) -> str:
+    """Return who said what in an episode, one line for each message, with the reward of each turn."""
+    rewards = [each.get("reward") for each in transcript if isinstance(each, Mapping)]
+    turns = zip(turns_of(transcript), rewards, strict=True)
+    return _lines([(role if reward is None else f"{role} ({reward:+g})", text) for (role, text), reward in turns])
+
+
+def _lines(turns: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"{role}: {text}" for role, text in turns)
+
+
+def turns_of(messages: Any) -> list[tuple[str, str]]:
+    """Return the role and the text of each message; none if `messages` is no list of mappings."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        return []
+    return [(str(each.get("role", "")), _text(each)) for each in messages if isinstance(each, Mapping)]
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """Return the content of a message, and its calls of tools as JSON."""
+    calls = message.get("tool_calls")
+    return "\n".join(filter(None, [_content(message.get("content")), json.dumps(calls, default=str) if calls else ""]))
+
+
+def _content(content: Any) -> str:
+    """Return the content of a message as text: that of its parts, and what other parts are, such as [image]."""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    if isinstance(content, Sequence):
+        return "\n".join(
+            str(part.get("text") or f"[{part.get('type', 'part')}]") if isinstance(part, Mapping) else str(part)
+            for part in content
+        )
+    return str(content)

@@ -1,33 +1,19 @@
-"""Plain console output of a run: a line for each step and evaluation, some completions and a final summary.
+"""The plain console of a run: one line for each step and evaluation, and a last one.
 
-A plugin may replace it (`wrap_component`) by one with colours, tables and a progress bar.
+A plugin may replace it (`wrap_component`) by one with colours, tables, completions and a progress bar.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlcore.config import config, option
-from rlcore.loggers.conversations import display_row
-from rlcore.loggers.tables import (
-    MAX_CELLS,
-    SIDE_STATISTICS,
-    headline_metrics,
-    place_in,
-    short_name,
-    show_cell,
-    show_number,
-)
+from rlcore.loggers import main_metrics
 from rlcore.safe_text import hide_logins, write
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
-
-TIME_KEYS = ("time/step_s", "time/total_s")
-PROMPT_CHARS, OUTPUT_CHARS = 200, 400
-"""Longest shown parts of a completion: the end of its prompt, and its beginning."""
 
 
 @config
@@ -58,112 +44,25 @@ class ConsoleLogger:
 
     def __init__(self, config: ConsoleConfig, run: RunView) -> None:
         self.config, self.run = config, run
-        self._last: dict[str, float] = {}
-        self._started, self._first_step = time.monotonic(), run.step
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print the line of a training step, or of an evaluation."""
-        evaluation = {key: value for key, value in metrics.items() if key.startswith("eval/")}
-        training = {key: value for key, value in metrics.items() if key not in evaluation}
-        self._last.update(metrics)
+        evaluation = {key.removeprefix("eval/"): value for key, value in metrics.items() if key.startswith("eval/")}
+        training = {key: value for key, value in metrics.items() if not key.startswith("eval/")}
         if training and (step % self.config.every == 0 or step == self.run.total_steps):
-            seconds = next((training[key] for key in TIME_KEYS if key in training), None)
-            self._print_line("step", step, self._cells(training), seconds)
+            self._print("step", step, training, self.config.metrics)
         if evaluation:
-            self._print_line("eval", step, _evaluation_cells(evaluation, self.run.headline), None)
+            self._print("eval", step, evaluation)
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Print the first rows: prompt, output and scores; a sweep shows rows of every sampling setting."""
-        show = self.run.config.eval.show if self.config.show is None else self.config.show
-        if not rows or not show:
-            return
-        groups: dict[Any, list[Mapping[str, Any]]] = {}
-        for row in rows:
-            groups.setdefault(row.get("sampling"), []).append(row)
-        shown = [row for group in groups.values() for row in group[: -(-show // len(groups))]][:show]
-        title = f"completions after step {step}, {len(shown)} of {len(rows)}"
-        self._print_rows(list(map(display_row, shown)), title)
+        """Print nothing: the rows are in completions.jsonl."""
 
     def close(self, error: BaseException | None) -> None:
-        """Print a summary: steps, time, last metrics, folder, how to load or resume."""
-        run, steps = self.run, self.run.step - self._first_step
-        summary = f"{steps} step{'' if steps == 1 else 's'} in {_duration(time.monotonic() - self._started)}"
-        if error is None:
-            early = run.total_steps is not None and run.step < run.total_steps
-            resumed = f", now at step {run.step}" if self._first_step else ""
-            self._print(f": {summary}{resumed}", *(("stopped", "bold yellow") if early else ("finished", "bold green")))
-        elif isinstance(error, KeyboardInterrupt):
-            self._print(f" after step {run.step}: {summary}", "interrupted", "bold yellow")
-        else:
-            cause = f"{type(error).__name__}: {hide_logins(str(error))}"
-            self._print(f" after step {run.step}: {summary}\n  {cause}", "failed", "bold red")
-        evaluation = {key: value for key, value in self._last.items() if key.startswith("eval/")}
-        cells = _evaluation_cells(evaluation, run.headline) or self._cells(self._last)
-        if cells:
-            numbers = "   ".join(f"{label} {show_number(value).strip()}" for label, value in cells)
-            self._print(f"  {'last eval' if evaluation else 'last step'}  {numbers}")
-        self._print(f"  run        {run.dir}")
-        if error is None and (run.dir / "model").is_dir():
-            folder, loader = (run.dir / "model").as_posix(), run.export_class
-            loader = loader if "." in loader else f"transformers.{loader}"
-            self._print(f'  load       {loader}.from_pretrained("{folder}")')
-        elif error is not None and any((run.dir / "checkpoints").glob("[0-9]*")):
-            self._print(f"  go on      run.root={run.dir.parent} run.name={run.dir.name} run.resume=auto")
-        for dropped in run.take_unreported():
-            self._print("", f"  dropped    {dropped}", "yellow")
+        """Print whether the run has failed, and its folder."""
+        ended = "finished" if error is None else f"{type(error).__name__}: {hide_logins(str(error))}"
+        write(f"{ended} after step {self.run.step}: {self.run.dir}")
 
-    def _cells(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-        names = self.config.metrics or headline_metrics(metrics, self.run.headline)
-        return [(short_name(key), metrics[key]) for key in names if key in metrics]
-
-    def _count(self, step: int) -> str:
-        """Return the number of a step and of all steps, in the width of the longest."""
-        total = self.run.total_steps
-        return f"{step:>6}" if total is None else f"{f'{step}/{total}':>{2 * len(str(total)) + 1}}"
-
-    def _print_line(self, kind: str, step: int, cells: Sequence[tuple[str, float]], seconds: float | None) -> None:
-        """Print the line of a step (`step`) or an evaluation (`eval`)."""
-        end = "" if seconds is None else f"   {seconds:8.2f} s"
-        line = "".join(f"   {label} {show_number(value)}" for label, value in cells)
-        self._print(f" {self._count(step)}{line}{end}", kind)
-
-    def _print_rows(self, rows: Sequence[Mapping[str, Any]], title: str) -> None:
-        """Print rows of completions."""
-        self._print(title)
-        for row in rows:
-            numbers = [f"   {short_name(key)} {show_cell(value)}" for key, value in row.items() if show_cell(value)]
-            prompt, output = str(row.get("prompt", ""))[-PROMPT_CHARS:], str(row.get("output", ""))[:OUTPUT_CHARS]
-            self._print(f"  {prompt!r} → {output!r}{''.join(numbers[:MAX_CELLS])}")
-
-    def _print(self, text: str, word: str = "", style: str = "") -> None:  # noqa: ARG002  plain text has no style
-        """Print a line that begins with a word in a style, such as `bold red`."""
-        write(word + text)
-
-
-def _evaluation_cells(metrics: Mapping[str, float], headline: Sequence[str]) -> list[tuple[str, float]]:
-    """Choose the metrics on an evaluation's line; for a sweep, all values of a metric are adjacent."""
-    keys: dict[str, list[str]] = {}
-    for key in metrics:
-        name = key.removeprefix("eval/").partition("@")[0]
-        if not name.endswith(SIDE_STATISTICS):
-            keys.setdefault(name, []).append(key)
-    shown: list[str] = []
-    for name in sorted(keys, key=lambda name: (_distance_from_purpose(name), place_in(headline, name))):
-        if len(shown) < MAX_CELLS:
-            shown += keys[name]
-    return [(short_name(key.removeprefix("eval/")), metrics[key]) for key in shown]
-
-
-def _distance_from_purpose(name: str) -> int:
-    """Rank rewards first, then values of a metric function and the loss, then response statistics."""
-    if name == "reward/mean":
-        return 0
-    return 1 if "/" not in name else 3 if name.startswith("response/") else 2
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    def _print(self, kind: str, step: int, metrics: Mapping[str, float], names: Sequence[str] = ()) -> None:
+        total = "" if self.run.total_steps is None else f"/{self.run.total_steps}"
+        shown = [name for name in names or main_metrics(metrics, self.run.headline) if name in metrics]
+        write(f"{kind} {step}{total}" + "".join(f"   {name} {float(metrics[name]):.4g}" for name in shown))

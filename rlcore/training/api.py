@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,13 +18,13 @@ from rlcore.config.plain import MAX_DEPTH, is_too_deep
 from rlcore.config.structure import structure_valid
 from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
-from rlcore.loggers.tables import headline_metrics
+from rlcore.loggers import main_metrics
 from rlcore.logging import check_environment, get_logger
 from rlcore.plugins.providers import find_uploader
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.switches import configured
 from rlcore.protocols import Policy
-from rlcore.safe_text import shorten
+from rlcore.safe_text import shorten, visible
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
 from rlcore.sharding.divided import streaming
 from rlcore.training.build import Assembly, assemble
@@ -59,12 +60,10 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the main metrics, the steps and the run's folder."""
-        from rlcore.loggers.tables import html_table, show_number
-
-        names = headline_metrics(self.metrics, self.run.headline)
-        numbers = [[name, show_number(self.metrics[name]).strip()] for name in names]
-        about = [["steps", str(self.run.step)], ["folder", str(self.run_dir)]]
-        return html_table(["last metrics", "value"], [*numbers, *about])
+        rows = [(name, f"{self.metrics[name]:.4g}") for name in main_metrics(self.metrics, self.run.headline)]
+        rows += [("steps", str(self.run.step)), ("folder", visible(self.run_dir))]
+        cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
+        return f"<table><tr><th>last metrics</th><th>value</th></tr>{cells}</table>"
 
     def generate(self, prompts: str | Sequence[Any], **gen: Any) -> list[str]:
         """Continue prompts with the trained policy.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlcore.config.plain import MAX_DEPTH
-from rlcore.loggers.conversations import turns_of
+from rlcore.loggers import turns_of
 from rlcore.loggers.jsonl import JsonLines
 from rlcore.types import Episodes, without_none
 

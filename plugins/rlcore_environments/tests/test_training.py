@@ -13,7 +13,7 @@ from env_games import TEMPLATE, Echo
 import rlcore
 from rlcore.cli import main
 from rlcore.errors import ConfigError, InputsError, RLCoreError, UnknownEnvironment
-from rlcore.loggers.conversations import display_row
+from rlcore.loggers import display_row
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 TRAINERS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import attrs
 from rich.text import Text
 
 from rlcore._version import __version__
-from rlcore.loggers.conversations import display_row
+from rlcore.loggers import display_row
 from rlcore.loggers.terminal import make_console, make_list
 from rlcore_report.completions_table import make_table
 from rlcore_report.rollouts.read import RunSummary

@@ -16,7 +16,7 @@ from rlcore.checkpoints.state import load_state, save_state
 from rlcore.components import describe_error
 from rlcore.config import structure
 from rlcore.errors import CheckpointError, Diverged
-from rlcore.loggers.tables import place_in
+from rlcore.loggers import place_in
 from rlcore.settings import OptimizerConfig, RunConfig
 from rlcore.training.inputs import DATA_INPUTS
 from rlcore.types import Trajectories

@@ -18,8 +18,7 @@ from rlcore.config import dump_yaml
 from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
 from rlcore.errors import RLCoreError
-from rlcore.loggers import display_row
-from rlcore.loggers.tables import place_in, show_cell
+from rlcore.loggers import display_row, place_in
 from rlcore.plugins.registry import registries
 from rlcore.protocols import RunView
 from rlcore.settings import to_record
@@ -123,7 +122,7 @@ def _curves(lines: Sequence[Mapping[str, Any]], mains: Sequence[str]) -> str:
         points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
         last = len(points) - 1
         chosen = sorted({round(i * last / (NUM_COLUMNS - 1)) for i in range(NUM_COLUMNS)}) if points else []
-        shown = ", ".join(f"{points[i][0]}: {show_cell(points[i][1])}" for i in chosen)
+        shown = ", ".join(f"{points[i][0]}: {points[i][1]:.4g}" for i in chosen)
         rows.append((f"`{name}`", shown))
     return _table(("metric", "step: value"), rows) if rows else ""
 

@@ -8,6 +8,7 @@ from html import escape
 from numbers import Real
 from typing import Any
 
+from rlcore.loggers import place_in
 from rlcore.safe_text import visible
 
 USUAL = (
@@ -30,17 +31,6 @@ KNOWN_GROUPS = (
 SIDE_STATISTICS = ("/std", "/min", "/max", "/median", "_s")
 MAX_CELLS = 5
 """Metrics in a step's line or a sample's row; all that a trainer names are shown, however many they are."""
-
-
-def place_in(headline: Sequence[str], name: str) -> int:
-    """Return the index of the first entry that is a metric's name or its group, such as `toxicity/`, or the length.
-
-    Args:
-        headline: names of metrics, and of groups with a slash at the end.
-        name: the metric.
-    """
-    places = (i for i, entry in enumerate(headline) if name == entry or (entry[-1:] == "/" and name.startswith(entry)))
-    return next(places, len(headline))
 
 
 def headline_metrics(names: Iterable[str], headline: Sequence[str]) -> list[str]:
