@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 
 from rlcore._version import __version__
+from rlcore.checkpoints.claim import is_locked
 from rlcore.checkpoints.run_folder import MARK, RunDir
-from rlcore.checkpoints.run_lock import is_locked
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
 from rlcore_report.series import Series, read_series

@@ -1,21 +1,111 @@
-"""Claim the folder of a run, and undo all changes to it if the run cannot be built."""
+"""Claim the folder of a run for one process, and undo all changes to it if the run cannot be built."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 import attrs
+from filelock import FileLock, Timeout
 
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
+from rlcore.checkpoints.durability import LOCK, OWNER, clear, contents, discard, recover, set_aside
 from rlcore.checkpoints.manifest import read_manifest, verify_files
 from rlcore.checkpoints.run_folder import AUTO, NEVER, RunDir, is_run, open_folder, resumes
-from rlcore.checkpoints.run_lock import RunLock, clear, contents, discard, recover, set_aside
-from rlcore.errors import CheckpointError, ConfigError, DamagedCheckpoint, RLCoreError
+from rlcore.config.plain import from_json
+from rlcore.errors import CheckpointError, ConfigError, DamagedCheckpoint, RLCoreError, RunInUse
 from rlcore.logging import get_logger
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig, TrainConfig, to_record
+
+log = get_logger("resume")
+_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+class RunLock:
+    """The exclusive right of this process to write to a run's folder; the system releases it when the process ends.
+
+    `.lock` is locked by the operating system, also over NFS. `.lock-owner` describes the process for the error that
+    others get; it is a file of its own because not every system lets others read a locked file.
+
+    Args:
+        folder: the run's folder.
+
+    Raises:
+        RunInUse: another process, or another run in this process, has the lock.
+        OSError: the folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        place = folder.resolve()  # the working directory may change before the release
+        self._files = (place / OWNER, place / LOCK)
+        self._lock = FileLock(place / LOCK, timeout=0, thread_local=False)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise RunInUse(
+                f"{folder} is in use by {_read_owner(place / OWNER)}: wait until that process ends, stop it, or pass "
+                "another run.name"
+            ) from None
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            get_logger("checkpoints").warning(
+                "the file system has no locks, so that a second process in this run would not be noticed",
+                run=str(folder), error=str(error),
+            )  # fmt: skip
+        owner = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
+        }
+        with suppress(OSError):  # such as a full disk, which is an error where the run's own files are written
+            (place / OWNER).write_text(json.dumps(owner) + "\n", encoding="utf-8")
+
+    def release(self) -> None:
+        """Let other processes use the run. The locked file stays: deleting it would split those who wait for it."""
+        if self._lock.is_locked:
+            with suppress(OSError):
+                self._files[0].unlink()
+        self._lock.release()
+
+    def remove(self) -> None:
+        """Delete the files of the lock, because the folder is left without a run, and release it."""
+        for file in self._files:
+            with suppress(OSError):
+                file.unlink()
+        self._lock.release()
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process writes to a run; False if that cannot be told, as in a folder that is read-only."""
+    file = folder / LOCK
+    if not file.is_file():
+        return False
+    lock = FileLock(file.resolve(), timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    lock.release()
+    return False
+
+
+def _read_owner(file: Path) -> str:
+    try:
+        owner = from_json(file.read_text(encoding="utf-8"))
+        return f"process {owner['pid']} on host {owner['host']}, since {owner['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
 
 
 @attrs.frozen
@@ -52,24 +142,20 @@ def claim(
         CheckpointError: the checkpoint of `run.resume` is missing, damaged or unreadable, or config.yaml is unreadable.
         ConfigError: the folder cannot be created.
     """
-    place = _Place(config.run, trainer)
-    found: Claim | None = None
+    undo = ExitStack()
+    own: Claim | None = None
 
     def take() -> Claim:
-        try:
-            return _claim(place, config.run)
-        except (OSError, ValueError) as error:  # a ValueError: no file can have this name
-            if isinstance(error, RLCoreError):
-                raise
-            raise ConfigError(
-                f"run.root = {config.run.root!r}: the run's folder cannot be created or read: {error}"
-            ) from error
+        nonlocal own
+        own = _take(config.run, trainer, undo)
+        return attrs.evolve(own, lock=None)
 
     try:
         found = ranks.on_main(take)
         if ranks.is_main and not found.is_continued:
+            undo.callback(clear, found.path)
             RunDir(found.path).write_config(to_record(config), plugins, notes)
-        yield attrs.evolve(found, lock=place.lock)
+        yield own or found
         if ranks.is_main:
             discard(found.path)
             RunDir(found.path).remove_unfinished()
@@ -78,70 +164,51 @@ def claim(
     except GeneratorExit:  # dropped without being closed
         raise
     except BaseException:
-        place.undo(is_new=found is not None and not found.is_continued)
+        undo.close()
         raise
 
 
-class _Place:
-    """The run's folder on rank 0: opened, locked, and left as it was found if the run cannot be built."""
+def _take(run: RunConfig, trainer: str, undo: ExitStack) -> Claim:
+    """Open and lock the folder of a run, set a run aside that is to be overwritten, and find the checkpoint to resume.
 
-    def __init__(self, run: RunConfig, trainer: str) -> None:
-        self.run, self.trainer = run, trainer
-        self.lock: RunLock | None = None
-        self.existed = False
-
-    def open(self) -> tuple[Path, bool]:
-        """Open and lock the folder, and set a run aside that is to be overwritten.
-
-        Returns:
-            The folder, and whether it contains the run to resume.
-        """
-        run = self.run
-        self.existed = run.name is not None and (Path(run.root) / run.name).exists()
-        folder = open_folder(Path(run.root), run.name, self.trainer)
-        if is_run(folder):  # an error about the options comes before any change to the folder
-            resumes(folder, run.resume, overwrite=run.overwrite)
-        self.lock = RunLock(folder)
-        if recover(folder):
-            get_logger("resume").warning("an overwrite that was interrupted is undone", run=str(folder))
-        if not is_run(folder):
-            return folder, False
-        if resumes(folder, run.resume, overwrite=run.overwrite):
-            return folder, True
-        set_aside(folder)
-        return folder, False
-
-    def undo(self, *, is_new: bool) -> None:
-        """Restore the folder to its state before `open`, and release it.
-
-        Args:
-            is_new: whether the folder's present contents belong to the run that could not be built.
-        """
-        if self.lock is None:
-            return
-        folder = self.lock.folder
-        try:
-            if not recover(folder) and is_new:
-                clear(folder)
-            if not contents(folder):
-                self.lock.remove()
-                if not self.existed:
-                    folder.rmdir()
-        finally:
-            self.lock.release()
-
-
-def _claim(place: _Place, run: RunConfig) -> Claim:
+    Args:
+        run: the section `run` of the configuration.
+        trainer: begins the name of a folder without a given one.
+        undo: receives what restores the folder and releases it.
+    """
     if run.name is None and run.resume == AUTO:
         raise ConfigError("run.resume = 'auto': needs run.name, the run to continue")
-    checkpoint = None if run.resume in (NEVER, AUTO) else Checkpoints.open(Path(run.resume))
-    folder, is_continued = place.open()
-    if checkpoint is None and is_continued:
-        checkpoint = _newest(RunDir(folder).checkpoints)
-        if checkpoint is None:
-            get_logger("resume").warning("the run has no checkpoint and starts at step 0", run=str(folder))
-    start = None if checkpoint is None else _verified_start(checkpoint)
-    return Claim(folder, is_continued, checkpoint, start)
+    try:
+        checkpoint = None if run.resume in (NEVER, AUTO) else Checkpoints.open(Path(run.resume))
+        is_old = run.name is not None and (Path(run.root) / run.name).exists()
+        folder = open_folder(Path(run.root), run.name, trainer)
+        if is_run(folder):  # an error about the options comes before any change to the folder
+            resumes(folder, run.resume, overwrite=run.overwrite)
+        lock = RunLock(folder)
+        undo.callback(lock.release)
+        undo.callback(_leave, lock, is_old=is_old)
+        undo.callback(recover, folder)
+        if recover(folder):
+            log.warning("an overwrite that was interrupted is undone", run=str(folder))
+        is_continued = is_run(folder) and resumes(folder, run.resume, overwrite=run.overwrite)
+        if is_continued and checkpoint is None and (checkpoint := _newest(RunDir(folder).checkpoints)) is None:
+            log.warning("the run has no checkpoint and starts at step 0", run=str(folder))
+        if not is_continued and is_run(folder):
+            set_aside(folder)
+        start = None if checkpoint is None else _verified_start(checkpoint)
+        return Claim(folder, is_continued, checkpoint, start, lock)
+    except (OSError, ValueError) as error:  # a ValueError: no file can have this name
+        if isinstance(error, RLCoreError):
+            raise
+        raise ConfigError(f"run.root = {run.root!r}: the run's folder cannot be created or read: {error}") from error
+
+
+def _leave(lock: RunLock, *, is_old: bool) -> None:
+    """Delete the lock of a folder without contents, and the folder unless it is older than the claim."""
+    if not contents(lock.folder):
+        lock.remove()
+        if not is_old:
+            lock.folder.rmdir()
 
 
 def _newest(folder: Path) -> Checkpoint | None:

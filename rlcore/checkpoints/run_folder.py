@@ -9,8 +9,8 @@
 <root>/<name>/start/             the model before training, if a run needs it again and cannot load it by name
 <root>/<name>/model/             the last policy, for transformers' `from_pretrained`
 <root>/<name>/profile/           timings of the run's phases, see `rlcore.profiling`
-<root>/<name>/.lock              see `rlcore.checkpoints.run_lock`
-<root>/<name>/.replaced/         see `rlcore.checkpoints.run_lock`
+<root>/<name>/.lock              see `rlcore.checkpoints.claim`
+<root>/<name>/.replaced/         see `rlcore.checkpoints.durability`
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from typing import Any
 
 import attrs
 
-from rlcore.checkpoints.durability import sync
+from rlcore.checkpoints.durability import ASIDE, CONFIG, LOCK, OWNER, REPLACED, sync
 from rlcore.checkpoints.manifest import MISSING, unreadable
-from rlcore.checkpoints.run_lock import ASIDE, CONFIG, LOCK, OWNER, REPLACED
 from rlcore.config.plain import from_json, to_plain
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import ConfigError, RunExists

@@ -11,11 +11,9 @@ import attrs
 import numpy as np
 import torch
 
-from rlcore.checkpoints.claim import Claim, claim
-from rlcore.checkpoints.identity import check_identity, record_processes
-from rlcore.checkpoints.provenance import explain_missing_plugins, versions_of
+from rlcore.checkpoints.claim import Claim, RunLock, claim
+from rlcore.checkpoints.identity import check_identity, explain_missing_plugins, record_processes, versions_of
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.checkpoints.run_lock import RunLock
 from rlcore.components import Component
 from rlcore.config import Problems, evolve, unstructure
 from rlcore.errors import ConfigError, InputsError

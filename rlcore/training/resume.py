@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints, save_beside
-from rlcore.checkpoints.identity import ACCEPTED
+from rlcore.checkpoints.identity import ACCEPTED, compare_plugins
 from rlcore.checkpoints.manifest import FILE_NAME, read_manifest, write_manifest
-from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import divided_tensors, load_state, named_parts, save_state

@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 from kill_points import fork, wait
 
-from rlcore.checkpoints.run_lock import RunLock
+from rlcore.checkpoints.claim import RunLock
 from rlcore.errors import RunInUse
 
 

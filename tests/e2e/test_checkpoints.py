@@ -21,7 +21,7 @@ from e2e_scenarios import train
 from kill_points import fork, wait
 
 from rlcore import errors
-from rlcore.checkpoints.run_lock import RunLock
+from rlcore.checkpoints.claim import RunLock
 
 
 def names(run: Path) -> list[int]:

@@ -15,8 +15,8 @@ import pytest
 from report_runs import HOSTILE, make_run, write_lines
 
 import rlcore
+from rlcore.checkpoints.claim import RunLock
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.checkpoints.run_lock import RunLock
 from rlcore.cli import main
 from rlcore_report import series
 from rlcore_report.html_page import fill_page, html_page, to_script
