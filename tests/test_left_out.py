@@ -157,9 +157,10 @@ for given in ({"environment": Game}, {"tools": [double]}):
 """
     done = run_without(["rlcore-environments"], train, tmp_path)
     assert done.returncode == 0, done.stderr
-    said = done.stdout.split("data.environment")[1:]
+    said = done.stdout.splitlines()
     assert len(said) == 2, done.stdout
     for error in said:
+        assert error.startswith("train: data.environment = ")
         assert "comes with rlcore-environments, which is not installed: pip install rlcore-environments (" in error
     assert not list(tmp_path.iterdir())  # no run was begun
 

@@ -58,7 +58,7 @@ def choose_environment(inputs: Inputs, chooser: Chooser, where: str) -> Choice |
 def reward_forms(inputs: Inputs) -> Any:
     """Return the reward functions of a run, the environment's reward among them if there is one."""
     given = inputs.reward_fn
-    if inputs.environment is None or _names_reward(given):
+    if inputs.environment is None or REWARD not in registries().rewards or _names_reward(given):
         return given
     if given is None:
         return REWARD
