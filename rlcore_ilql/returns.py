@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import attrs
 import torch
 
-from rlcore.data.sample_rewards import SampleReward
 from rlcore.logging import get_logger
-from rlcore.types import Sample
+from rlcore.types import Sample, SampleReward
 
 ROUNDING = 1e-12
 """Returns that differ by less than this share of the largest count as equal: they differ by rounding only."""

@@ -36,7 +36,7 @@ MODULES = [
     "rlcore_transformers.data.pipelines",
     "rlcore_transformers.data.prompts",
     "rlcore_transformers.data.rows",
-    "rlcore.data.sample_rewards",
+    "rlcore_transformers.data.sample_rewards",
     "rlcore_transformers.data.samples",
     "rlcore_transformers.data.sources",
     "rlcore.data.text",

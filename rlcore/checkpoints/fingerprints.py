@@ -22,10 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.config.plain import to_json, to_plain
-from rlcore.data.sample_rewards import SampleReward
 from rlcore.errors import DataError
 from rlcore.safe_text import is_secret
-from rlcore.types import Prompt, Sample
+from rlcore.types import Prompt, Sample, SampleReward
 from rlcore.types.training_rows import has_samples
 
 DIGITS = 16

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rlcore.types import Prompt
+from rlcore.types import Prompt, Sample, SampleReward
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rlcore.settings import DataConfig
 
 
@@ -170,7 +172,7 @@ class RowStream(Protocol):
 
 @runtime_checkable
 class SourcePipeline(Protocol):
-    """A pipeline that opens streams, and reads sources that are not tokenised, such as the rewards of samples."""
+    """A pipeline that opens streams, and reads sources that are not tokenised: rewards of samples, and logit masks."""
 
     def open_stream(
         self,
@@ -195,15 +197,30 @@ class SourcePipeline(Protocol):
         """
         ...
 
-    def read_rows(self, source: Any, columns: Mapping[str, str], *, what: str) -> list[Any]:
-        """Return all rows of a source.
+    def read_rewards(
+        self, source: Any, samples: Sequence[Sample], columns: Mapping[str, str], *, what: str
+    ) -> list[SampleReward]:
+        """Return the reward of each token of each sample.
 
         Args:
-            source: what the user passed.
+            source: what the user passed, one entry for each sample.
+            samples: the tokenised samples.
             columns: a name → the column of the source that gets this name.
             what: name of the option that holds the source, for error messages.
 
         Raises:
-            DataError: the source cannot be read, or has none of the columns.
+            DataError: the source cannot be read, has none of the columns, or does not fit the samples.
+        """
+        ...
+
+    def read_logit_mask(self, source: Any, what: str = ...) -> Tensor:
+        """Return which tokens may follow each token: bool[V, V] on the CPU; V is the size of the vocabulary.
+
+        Args:
+            source: what the user passed.
+            what: name of the option that holds the source, for error messages.
+
+        Raises:
+            DataError: the source cannot be read, or is no such table.
         """
         ...

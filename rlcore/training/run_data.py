@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 import attrs
+from torch import Tensor
 
 from rlcore.config import evolve
 from rlcore.data.order import Order
-from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.data.truncation import check_parts, count_truncated, warn_of_counts
 from rlcore.data.user_code import load_reference
 from rlcore.errors import DataError
@@ -21,7 +21,7 @@ from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.models import Models
 from rlcore.training.run_components import PIPELINES
-from rlcore.types import Prompt, Sample
+from rlcore.types import Prompt, Sample, SampleReward
 
 
 @attrs.define(eq=False, kw_only=True, slots=False)
@@ -131,9 +131,18 @@ class RunData:
             return []
         samples = self.samples if self.inputs.samples is not None else []
         columns = {name: theirs for name, theirs in self.options.columns.items() if name == "reward"}
+        return self._reading("rewards").read_rewards(self.inputs.rewards, samples, columns, what="rewards")
+
+    @cached_property
+    def logit_mask(self) -> Tensor | None:
+        """Return bool[V, V], True where the token of the column may follow that of the row; None if unset."""
+        source = self.inputs.logit_mask
+        return None if source is None else self._reading("logit_mask").read_logit_mask(source)
+
+    def _reading(self, what: str) -> SourcePipeline:
         if self._sources is None:
-            raise DataError("rewards: the pipeline of samples reads no rewards; name another with data.sample_pipeline")
-        return build_sample_rewards(self._sources.read_rows(self.inputs.rewards, columns, what="rewards"), samples)
+            raise DataError(f"{what}: the pipeline of samples reads no {what}; name another with data.sample_pipeline")
+        return self._sources
 
     def read_prompts(self, source: Any, what: str) -> list[Prompt]:
         """Tokenise prompts of any form for the model; errors call them `what`."""

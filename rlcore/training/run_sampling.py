@@ -11,7 +11,6 @@ import attrs
 import torch
 from torch import Tensor
 
-from rlcore.data.logit_masks import load_logit_mask
 from rlcore.errors import Diverged
 from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import Sampler
@@ -134,9 +133,9 @@ class Sampling:
 
     @cached_property
     def logit_mask(self) -> Tensor | None:
-        """Return bool[V, V], True where the token of the column may follow the token of the row; None if unset."""
-        source = self._data.inputs.logit_mask
-        return None if source is None else to_device(load_logit_mask(source), self._models.policy.device)
+        """Return `run.data.logit_mask` on the policy's device."""
+        mask = self._data.logit_mask
+        return None if mask is None else to_device(mask, self._models.policy.device)
 
     @cached_property
     def rollouts(self) -> Rollouts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,6 +72,24 @@ class Sample:
     action_mask: tuple[bool, ...]
     ended: bool = True
     has_whole_prompt: bool = True
+
+
+@attrs.frozen
+class SampleReward:
+    """Rewards of one demonstration.
+
+    Attributes:
+        tokens: T numbers, the reward for choosing each token; 0 at tokens the policy does not choose.
+        dense: whether the sample has several rewards, one for each output or token.
+    """
+
+    tokens: tuple[float, ...]
+    dense: bool
+
+    @property
+    def total(self) -> float:
+        """Return the sample's undiscounted return."""
+        return math.fsum(self.tokens)
 
 
 @attrs.frozen

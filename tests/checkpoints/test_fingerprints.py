@@ -29,8 +29,7 @@ from rlcore.checkpoints.fingerprints import (
     fingerprint_tokenizer,
     fingerprint_weights,
 )
-from rlcore.data.sample_rewards import SampleReward
-from rlcore.types import LabelledSample, Pair, Prompt, Sample, SteppedSample
+from rlcore.types import LabelledSample, Pair, Prompt, Sample, SampleReward, SteppedSample
 from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig

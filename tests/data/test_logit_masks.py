@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.data.logit_masks import load_logit_mask
 from rlcore.errors import DataError
+from rlcore_transformers.data.logit_masks import load_logit_mask
 
 ROWS = [[True, False, True], [False, True, True], [False, False, True]]
 WANTED = torch.tensor(ROWS)

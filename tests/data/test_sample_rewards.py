@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.errors import DataError, InputsError
-from rlcore.types import Sample
+from rlcore.types import Sample, SampleReward
 from rlcore_transformers.data.pipelines import SAMPLES
+from rlcore_transformers.data.sample_rewards import build_sample_rewards
 
 # A prompt of two tokens, an output of two, another speaker's token, an output of one; and a one-token sample.
 TALK = Sample(tokens=(1, 2, 3, 4, 5, 6), action_mask=(False, False, True, True, False, True))
@@ -48,17 +48,17 @@ def test_a_list_of_one_reward_equals_a_single_reward() -> None:
 
 
 def test_rewards_may_come_from_any_kind_of_source(tmp_path: Any) -> None:
-    def read(source: Any) -> list[Any]:
-        return SAMPLES.read_rows(source, {}, what="rewards")
+    def read(source: Any, samples: list[Sample]) -> list[SampleReward]:
+        return SAMPLES.read_rewards(source, samples, {}, what="rewards")
 
     file = tmp_path / "rewards.jsonl"
     file.write_text('1\n[2, 3]\n{"reward": 4}\n')
     expected = [(0, 0, 0, 0, 0, 1), (0, 0, 0, 2, 0, 3), (0, 4)]
-    assert [each.tokens for each in build_sample_rewards(read(file), [TALK, TALK, WORD])] == expected
+    assert [each.tokens for each in read(file, [TALK, TALK, WORD])] == expected
     table = tmp_path / "rewards.csv"
     table.write_text("text,reward\na,1.5\nb,-1\n")
-    assert [each.total for each in build_sample_rewards(read(str(table)), [TALK, WORD])] == [1.5, -1]
-    assert [each.total for each in build_sample_rewards(read(torch.tensor([1, 2])), [TALK, WORD])] == [1, 2]
+    assert [each.total for each in read(str(table), [TALK, WORD])] == [1.5, -1]
+    assert [each.total for each in read(torch.tensor([1, 2]), [TALK, WORD])] == [1, 2]
 
 
 def test_the_reward_of_a_truncated_sample_stays_on_its_remaining_tokens() -> None:

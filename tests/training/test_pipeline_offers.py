@@ -9,10 +9,11 @@ import pytest
 
 import rlcore
 from rlcore.errors import DataError, RewardError
-from rlcore.types import Prompt
+from rlcore.types import Prompt, SampleReward
 from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_transformers.data import pipelines
 from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.sample_rewards import build_sample_rewards
 from rlcore_transformers.data.samples import build_samples
 
 
@@ -72,9 +73,12 @@ class Streaming:
         self.opened.append(Repeated(source[0], read))
         return self.opened[-1]
 
-    def read_rows(self, source: Any, columns: Any, *, what: str) -> list[Any]:
-        del columns, what
-        return [number / 1000 for number in source]
+    def read_rewards(self, source: Any, samples: Any, columns: Any, *, what: str) -> list[SampleReward]:
+        del columns
+        return build_sample_rewards([number / 1000 for number in source], samples, what)
+
+    def read_logit_mask(self, source: Any, what: str = "logit_mask") -> Any:
+        raise NotImplementedError
 
 
 def ppo(folder: Any, reward_fn: Any) -> rlcore.Result:

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.config.paths import existing_path
-from rlcore.types import Prompt, Sample, is_conversation
+from rlcore.types import Prompt, Sample, SampleReward, is_conversation
 from rlcore_transformers.data.data_sets import is_instance
+from rlcore_transformers.data.logit_masks import load_logit_mask
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.rows import rename_columns
+from rlcore_transformers.data.sample_rewards import build_sample_rewards
 from rlcore_transformers.data.samples import build_samples
 from rlcore_transformers.data.sources import file_names, load_source
 from rlcore_transformers.data.streams import SampleStream, open_stream
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
     from rlcore.settings import DataConfig
@@ -72,9 +75,16 @@ class SamplesPipeline:
         rows = open_stream(source, data, seed=seed, what=what)
         return None if rows is None else SampleStream(rows, read, what)
 
-    def read_rows(self, source: Any, columns: Mapping[str, str], *, what: str) -> list[Any]:
-        """Return all rows of any source of `load_source`, with columns renamed."""
-        return rename_columns(load_source(source, what), columns, what, needed=list(columns))
+    def read_rewards(
+        self, source: Any, samples: Sequence[Sample], columns: Mapping[str, str], *, what: str
+    ) -> list[SampleReward]:
+        """Return the rewards of any source of `load_source`, with columns renamed, on the tokens of their samples."""
+        rows = rename_columns(load_source(source, what), columns, what, needed=list(columns))
+        return build_sample_rewards(rows, samples, what)
+
+    def read_logit_mask(self, source: Any, what: str = "logit_mask") -> Tensor:
+        """Return the logit mask of any form of `load_logit_mask`."""
+        return load_logit_mask(source, what)
 
 
 PROMPTS, SAMPLES = PromptsPipeline(), SamplesPipeline()

@@ -8,35 +8,16 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 import torch
 
 from rlcore.errors import DataError, InputsError
-from rlcore.types import Sample
+from rlcore.types import Sample, SampleReward
 
 FORMS = (
     "a reward is a number for the whole sample, a list with one number for each output, or a list with one for each "
     "token the policy should choose, EOS included"
 )
-
-
-@attrs.frozen
-class SampleReward:
-    """Rewards of one demonstration.
-
-    Attributes:
-        tokens: T numbers, the reward for choosing each token; 0 at tokens the policy does not choose.
-        dense: whether the sample has several rewards, one for each output or token.
-    """
-
-    tokens: tuple[float, ...]
-    dense: bool
-
-    @property
-    def total(self) -> float:
-        """Return the sample's undiscounted return."""
-        return math.fsum(self.tokens)
 
 
 def build_sample_rewards(rows: Sequence[Any], samples: Sequence[Sample], what: str = "rewards") -> list[SampleReward]:
