@@ -98,6 +98,9 @@ class Sampler(Protocol):
     columns in place of a forward pass over the sampled tokens (`gen.reused_logprobs`). An object that wraps a sampler
     has the attribute only if it sets it itself.
 
+    A sampler may have a method `open(run)`, which receives the run before its model is built: to refuse options that it
+    cannot sample with, for example.
+
     A sampler may have a method `close()`, without arguments, which is called once at the end of the run, whether or not
     the run failed: to end processes or free memory. The sampler may be called again afterwards, for example by
     `Result.generate`, and then starts anew.

@@ -1,0 +1,163 @@
+"""One vLLM server over HTTP: what it is, and new weights for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlcore.errors import ConfigError
+from rlcore_vllm.connection import CONNECT_S, Connection, Reply
+from rlcore_vllm.errors import EngineError, Unavailable
+from rlcore_vllm.generation import PATH
+
+BACKEND = "rlcore_file"
+"""Name of the weight-transfer engine in `engine_worker`."""
+POLL_S = 0.2
+WRONG_METHOD = 405
+FLAGS = (
+    "vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs --worker-extension-cls "
+    f"""rlcore_vllm.engine_worker.Extension --weight-transfer-config '{{"backend": "{BACKEND}"}}'"""
+)
+"""How a server is started that a run can use, with VLLM_SERVER_DEV_MODE=1."""
+
+
+class Server:
+    """A server.
+
+    Args:
+        url: its address.
+        headers: of every request.
+        timeout_s: longest time for new weights.
+
+    Attributes:
+        has_started: called while the server is waited for; raises an error if it never will answer.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+        self.url, self.headers, self._timeout_s = url, dict(headers), timeout_s
+        self.has_started: Callable[[], None] = lambda: None
+        self.is_float32 = True
+        self.max_model_len = 0
+
+    def __str__(self) -> str:
+        return self.url
+
+    def _call(self, method: str, path: str, body: Any = None, *, timeout_s: float | None = None) -> Reply:
+        """Send a request on a connection of its own.
+
+        Raises:
+            Unavailable: there is no answer.
+        """
+        connection = Connection(self.url, self.headers)
+        try:
+            return connection.request(method, path, body, timeout_s=timeout_s or self._timeout_s)
+        finally:
+            connection.close()
+
+    def _read(self, path: str) -> Any:
+        """Return what a path answers.
+
+        Raises:
+            Unavailable: there is no answer, or an error of the server.
+            EngineError: the server does not have the path.
+        """
+        found = self._call("GET", path, timeout_s=CONNECT_S)
+        if found.status >= 500:
+            raise Unavailable(f"{self.url}: {path}: {found.describe()}")
+        if found.status != 200:
+            raise EngineError(
+                f"{self.url}: {path}: {found.describe()}; start the server with VLLM_SERVER_DEV_MODE=1 in its "
+                f"environment, as {FLAGS}"
+            )
+        return found.json()
+
+    def is_healthy(self) -> bool:
+        """Return whether it answers."""
+        try:
+            return self._call("GET", "/health", timeout_s=CONNECT_S).status == 200
+        except Unavailable:
+            return False
+
+    def version(self) -> str:
+        """Return the version of its weights."""
+        return str(self._read("/weight_info")["weight_version"])
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it answers.
+
+        Raises:
+            EngineError: it does not within `timeout_s`, or never will.
+        """
+        until = time.monotonic() + timeout_s
+        while not self.is_healthy():
+            self.has_started()
+            if time.monotonic() > until:
+                raise EngineError(f"{self.url}: no vLLM server answers within {timeout_s:g} seconds; is it running?")
+            time.sleep(POLL_S)
+
+    def check(self) -> None:
+        """Check that it can be used in a run.
+
+        Raises:
+            ConfigError: an option that it needs is missing.
+        """
+        info = self._read("/server_info?config_format=json")["vllm_config"]
+        model, transfer = info["model_config"], info.get("weight_transfer_config") or {}
+        wrong = []
+        if model.get("logprobs_mode") != "processed_logprobs":
+            wrong.append(f"its log-probs are {model.get('logprobs_mode')}, not those it samples from")
+        if transfer.get("backend") != BACKEND:
+            wrong.append(f"its weight transfer is {transfer.get('backend')}, not {BACKEND}")
+        if (found := self._call("GET", PATH)).status != WRONG_METHOD:
+            wrong.append(f"it has no {PATH} ({found.describe()})")
+        if wrong:
+            raise ConfigError(f"sampler.url = {self.url}: {'; '.join(wrong)}; start it with {FLAGS}")
+        self.is_float32 = "float32" in str(model.get("dtype"))
+        self.max_model_len = int(model.get("max_model_len") or 0)
+
+    def load(self, path: str, version: str) -> None:
+        """Load new weights.
+
+        Args:
+            path: file of safetensors with all weights.
+            version: their name.
+
+        Raises:
+            EngineError: the server cannot load them.
+            Unavailable: there is no answer.
+        """
+        for step, body in (
+            ("/init_weight_transfer_engine", {"init_info": {}}),
+            ("/pause?mode=keep", None),
+            ("/start_weight_update", None),
+            ("/update_weights", {"update_info": {"path": path}}),
+            ("/finish_weight_update", {"weight_version": version}),
+            ("/resume", None),
+        ):
+            self._step(step, body)
+        self.forget_prefixes()
+
+    def load_adapter(self, folder: str, version: str, name: str) -> None:
+        """Load a LoRA adapter under `name`, in place of an earlier one."""
+        self._step("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder, "load_inplace": True})
+        self.forget_prefixes()
+        self._step("/update_weight_version", {"new_version": version})
+
+    def forget_prefixes(self) -> None:
+        """Empty the cache of prompts, whose states are those of earlier weights.
+
+        Raises:
+            EngineError: it is still in use.
+        """
+        until = time.monotonic() + self._timeout_s
+        while not self._step("/reset_prefix_cache", None).json().get("success", True):
+            if time.monotonic() > until:
+                raise EngineError(f"{self.url}: the prefix cache cannot be emptied: other requests are using it")
+            time.sleep(POLL_S)
+
+    def _step(self, path: str, body: Any) -> Reply:
+        found = self._call("POST", path, body)
+        if found.status != 200:
+            raise EngineError(f"{self.url}: new weights could not be loaded: {path}: {found.describe()}")
+        return found

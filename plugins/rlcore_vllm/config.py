@@ -1,0 +1,81 @@
+"""Options of the sampler `vllm`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import attrs
+
+from rlcore.config import config, option
+from rlcore.errors import ConfigError
+
+
+@config
+class VLLMConfig:
+    """Options of the sampler `vllm`; either `url` or `python` is set."""
+
+    url: str | tuple[str, ...] = option(
+        (), "address of a running server, such as http://127.0.0.1:8000, or a list of several, among which prompts are "
+        "dealt",
+    )  # fmt: skip
+    python: str | None = option(
+        None, "Python of an environment with vLLM, in which the run starts a server of its own, and ends it"
+    )
+    args: tuple[str, ...] = option(
+        (), "further arguments of `vllm serve` for a server that the run starts, such as [--tensor-parallel-size, '2']"
+    )
+    env: Mapping[str, str] = option(
+        attrs.Factory(dict),
+        "environment variables of a server that the run starts, such as {CUDA_VISIBLE_DEVICES: '1'}",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] | None = option(
+        None, "precision of a server that the run starts; default: that of the policy's weights"
+    )
+    headers: Mapping[str, str] = option(attrs.Factory(dict), "HTTP headers of every request, such as Authorization")
+    lora: Literal["merged", "adapter"] = option(
+        "merged", "what a server receives of a policy with a LoRA adapter: the weights with the adapter merged into "
+        "them, or the adapter alone, for a server that the run starts",
+    )  # fmt: skip
+    weights_dir: str | None = option(
+        None, "folder through which weights reach the servers, which must be able to read it; default: `vllm` in the "
+        "run's folder",
+    )  # fmt: skip
+    concurrency: int = option(256, "most requests at a time to one server", ge=1, le=65_536)
+    timeout_s: float = option(
+        300.0, "longest time for the answer to a prompt, which is asked again afterwards", gt=0, le=1e9, unit="seconds"
+    )
+    start_timeout_s: float = option(
+        900.0, "longest time for a server to start, to come back and to load new weights", gt=0, le=1e9, unit="seconds"
+    )
+    restarts: int = option(3, "most times in a run that a server is started again that has died", ge=0)
+    check_rows: int = option(
+        4, "prompts on which the server's log-probs are compared with the policy's after each change of the weights; "
+        "0: none", ge=0,
+    )  # fmt: skip
+    tolerance: float | None = option(
+        None, "largest difference of a log-prob in that comparison; default: 1e-3 if both compute in float32, else 0.5",
+        gt=0, unit="nats",
+    )  # fmt: skip
+
+    def __attrs_post_init__(self) -> None:
+        """Check the options against one another."""
+        if self.url and self.python is not None:
+            raise ConfigError(
+                f"python = {self.python!r}: a server that the run starts, and url = {self.url!r} names one that runs "
+                "already; leave one of them out"
+            )
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                raise ConfigError(f"url = {url!r}: must begin with http:// or https://")
+        own = {"args": self.args, "env": self.env, "dtype": self.dtype}
+        if self.url and (given := [name for name, value in own.items() if value]):
+            raise ConfigError(f"{given[0]}: is about a server that the run starts (python), and url is set")
+        if self.url and self.lora == "adapter":
+            raise ConfigError("lora = 'adapter': needs a server that the run starts (python), and url is set")
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Return the addresses of running servers, without a slash at the end."""
+        urls = (self.url,) if isinstance(self.url, str) else self.url
+        return tuple(url.rstrip("/") for url in urls)

@@ -1,0 +1,235 @@
+"""The servers of a run: connected or started once, and given the policy's weights whenever these have changed."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import ConfigError
+from rlcore.logging import get_logger
+from rlcore.profiling import phase
+from rlcore.protocols import Policy
+from rlcore_vllm.client import Server
+from rlcore_vllm.config import VLLMConfig
+from rlcore_vllm.errors import EngineError, Unavailable
+from rlcore_vllm.own_server import OwnServer, free_port
+from rlcore_vllm.weights import check_policy, is_float32, write_adapter, write_base, write_folder, write_weights
+
+ADAPTER = "rlcore-policy"
+"""Name of the adapter on a server."""
+POLL_S = 0.2
+log = get_logger("vllm")
+
+
+class Fleet:
+    """The servers.
+
+    Args:
+        config: the options.
+
+    Attributes:
+        version: name of the policy's present weights, which the servers have.
+        is_main: whether this process starts servers and sends weights; the others wait for it.
+    """
+
+    def __init__(self, config: VLLMConfig) -> None:
+        self.config, self.version, self.is_main = config, "", True
+        self.servers: list[Server] = []
+        self._token, self._port = secrets.token_hex(4), 0
+        self._own: OwnServer | None = None
+        self._policies = 0
+        self._lock = threading.Lock()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None if config.weights_dir is None else Path(config.weights_dir)
+        self._log_file: Path | None = None
+        self._policy: weakref.ref[Any] | None = None
+
+    def open(self, run: Any) -> None:
+        """Take the folder of a run, and what all of its processes must agree on; check servers that run already."""
+        ranks = run.ranks
+        self.is_main = ranks.is_main
+        self._token, self._port = ranks.broadcast((self._token, free_port() if self.config.python else 0))
+        self._folder = self._folder or run.dir / "vllm"
+        self._log_file = run.dir / "vllm.log"
+        if not self.config.python:
+            ranks.on_main(self._connect)
+            self._connect()
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model to ask for; None if a server has one only."""
+        return ADAPTER if self.config.lora == "adapter" else None
+
+    def _place(self) -> Path:
+        if self._folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="rlcore-vllm-")
+            self._folder = Path(self._temporary.name)
+        return self._folder.resolve()
+
+    def _make_server(self, url: str) -> Server:
+        return Server(url, self.config.headers, self.config.start_timeout_s)
+
+    def _connect(self) -> None:
+        """Check servers that run already."""
+        if not self.servers:
+            servers = [self._make_server(url) for url in self.config.urls]
+            for server in servers:
+                server.wait(self.config.start_timeout_s if self.is_main else POLL_S)
+                server.check()
+            self.servers = servers
+
+    def renew(self, policy: Policy) -> bool:
+        """Give every server the policy's present weights; return whether they are new to the servers.
+
+        Raises:
+            ConfigError: the policy cannot be served.
+            EngineError: a server cannot be started, or cannot load them.
+        """
+        if self._policy is None or self._policy() is not policy:
+            check_policy(policy)
+            self._policies, self._policy = self._policies + 1, weakref.ref(policy)
+            self.version = ""
+        version = f"{self._token}-{self._policies}-{policy.version}"
+        if version == self.version and self.servers:
+            return False
+        begun = time.perf_counter()
+        with phase("weights"):
+            self._renew(policy, version)
+        log.debug("servers have new weights", version=version, seconds=round(time.perf_counter() - begun, 3))
+        return True
+
+    def _renew(self, policy: Policy, version: str) -> None:
+        if self.is_main:
+            with self._lock:
+                self._write(policy)
+                self.version = version
+            if not self.servers:
+                self._begin(policy)
+            for server in self.servers:
+                self._give(server)
+            return
+        self.version = version
+        if not self.servers:
+            self.servers = [self._make_server(f"http://127.0.0.1:{self._port}")]
+        for server in self.servers:
+            self.recover(server)
+
+    def _write(self, policy: Policy) -> None:
+        place = self._place()
+        if self.config.lora == "adapter":
+            write_adapter(policy, place / "adapter")
+            return
+        if not self.servers:
+            write_folder(policy, place / "model")
+        write_weights(policy, place / "model")
+
+    def _begin(self, policy: Any) -> None:
+        """Connect to running servers, or start one."""
+        if not self.config.python:
+            self._connect()
+            return
+        config, place = self.config, self._place()
+        if config.lora == "adapter":
+            write_base(policy, place / "model")
+        dtype = config.dtype or str(next(policy.model.parameters()).dtype).removeprefix("torch.")
+        arguments = ["--dtype", dtype, *(["--max-model-len", str(policy.max_length)] if policy.max_length else [])]
+        if config.lora == "adapter":
+            rank = max((each.r for each in policy.model.peft_config.values()), default=16)
+            arguments += ["--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
+        server = self._make_server(f"http://127.0.0.1:{self._port or free_port()}")
+        log.info("starting a vLLM server", url=server.url, log=str(self._log_path()))
+        self._own = OwnServer(
+            server, python=str(config.python), folder=place / "model", log_file=self._log_path(),
+            arguments=[*arguments, *config.args], env=config.env, restarts=config.restarts,
+            timeout_s=config.start_timeout_s, on_restart=lambda: self._give(server),
+        )  # fmt: skip
+        self._own.start()
+        server.check()
+        self.servers = [server]
+
+    def _log_path(self) -> Path:
+        return self._log_file or self._place() / "vllm.log"
+
+    def _give(self, server: Server) -> None:
+        """Give a server the weights that were written last; a server that dies meanwhile is waited for."""
+        try:
+            with self._lock:
+                place = self._place()
+                if self.config.lora == "adapter":
+                    server.load_adapter(str(place / "adapter"), self.version, ADAPTER)
+                else:
+                    server.load(str(place / "model" / "model.safetensors"), self.version)
+        except (Unavailable, EngineError) as error:
+            if self._own is None or not self._own.is_dying():
+                raise error if isinstance(error, EngineError) else EngineError(str(error)) from error
+            self.recover(server)
+
+    def recover(self, server: Server) -> None:
+        """Wait until a server answers and has the present weights; one that was started elsewhere is given them.
+
+        Raises:
+            EngineError: it does not in time, or never will.
+        """
+        until = time.monotonic() + self.config.start_timeout_s
+        while True:
+            if self._own is not None and self._own.failure is not None:
+                raise self._own.failure
+            try:
+                version = server.version()
+            except Unavailable:
+                version = ""
+            if version == self.version:
+                return
+            if version and self.is_main and self._own is None:
+                self._give(server)
+                return
+            if time.monotonic() > until:
+                raise EngineError(
+                    f"{server}: no answer with weights of version {self.version} within sampler.start_timeout_s = "
+                    f"{self.config.start_timeout_s:g} seconds" + (f"; it has {version}" if version else "")
+                )
+            time.sleep(POLL_S)
+
+    def check_room(self, longest: int) -> None:
+        """Check that prompts and continuations fit into the servers' contexts.
+
+        Raises:
+            ConfigError: they do not.
+        """
+        for server in self.servers:
+            if 0 < server.max_model_len < longest:
+                raise ConfigError(
+                    f"{server}: its context (--max-model-len) has {server.max_model_len} tokens, and a prompt with "
+                    f"its new tokens has {longest}; start it with a longer one, or lower gen.max_new_tokens"
+                )
+
+    def tolerance(self, policy: Any, *, is_full_precision: bool) -> float:
+        """Return the largest difference of log-probs between a server and the policy."""
+        if self.config.tolerance is not None:
+            return self.config.tolerance
+        exact = is_full_precision and is_float32(policy) and all(server.is_float32 for server in self.servers)
+        return 1e-3 if exact else 0.5
+
+    def close(self) -> None:
+        """End a server that was started, and delete the files of weights; a later `renew` starts anew."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+        self.servers, self.version, self._policy = [], "", None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = self._folder = None
+        elif self._folder is not None and self.is_main:
+            for name in ("model", "adapter", "worker"):
+                shutil.rmtree(self._folder / name, ignore_errors=True)
+
+
+def _lora_rank(rank: int) -> int:
+    """Return the smallest rank that vLLM allows and that is large enough."""
+    return next((each for each in (1, 8, 16, 32, 64, 128, 256, 320, 512) if each >= rank), rank)

@@ -1,0 +1,177 @@
+"""Requests for completions and their answers, in the form of vLLM's `/inference/v1/generate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from rlcore.errors import ConfigError, DataError
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt
+from rlcore_vllm.errors import EngineError, Unavailable
+
+PATH = "/inference/v1/generate"
+LEAST_TEMPERATURE = 0.01
+"""vLLM samples at this temperature where a smaller one is asked for."""
+FLOOR = -9999.0
+"""What vLLM sends in place of a log-prob that is not a number, or of minus infinity."""
+
+
+@attrs.frozen
+class Completion:
+    """A request for one completion.
+
+    Attributes:
+        prompt: token ids.
+        limit: most new tokens.
+        seed: of its random numbers; None if it needs none.
+        sampling: the options of sampling.
+        eos: tokens that end it.
+        model: name of the model to ask, where the server has several.
+    """
+
+    prompt: tuple[int, ...]
+    limit: int
+    seed: int | None
+    sampling: SamplingConfig
+    eos: tuple[int, ...]
+    model: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        """Return the request. All options are stated, since the server may have defaults of its own."""
+        sampling = self.sampling
+        parameters = {
+            "max_tokens": self.limit, "min_tokens": min(sampling.min_new_tokens, self.limit),
+            "temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": 0.0,
+            "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "logprobs": 0,
+            "stop_token_ids": list(self.eos), "ignore_eos": True, "stop": list(sampling.stop_sequences),
+            "detokenize": bool(sampling.stop_sequences), "skip_special_tokens": False,
+        }  # fmt: skip
+        if self.seed is not None:
+            parameters["seed"] = self.seed
+        body: dict[str, Any] = {"token_ids": list(self.prompt), "sampling_params": parameters}
+        return body if self.model is None else {**body, "model": self.model}
+
+
+@attrs.frozen
+class Answer:
+    """One completion.
+
+    Attributes:
+        tokens: its tokens.
+        logprobs: of each, under the distribution that it was sampled from; NaN where the server has no number.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+class OldWeights(Unavailable):
+    """A completion that was generated with other weights than the expected ones."""
+
+
+def read_answer(answer: Any, asked: Completion, version: str, where: str) -> Answer:
+    """Return the completion in an answer.
+
+    Args:
+        answer: the decoded JSON.
+        asked: the request.
+        version: of the weights that must have been used.
+        where: the server, for errors.
+
+    Raises:
+        EngineError: the answer is none to this request.
+        OldWeights: other weights were used.
+        Unavailable: the server gave up the request.
+    """
+    choices = answer.get("choices") if isinstance(answer, Mapping) else None
+    if not isinstance(choices, Sequence) or len(choices) != 1 or not isinstance(choices[0], Mapping):
+        raise EngineError(f"{where}: one completion was asked for, and the answer has {_count(choices)}")
+    choice: Mapping[str, Any] = choices[0]
+    reason = choice.get("finish_reason")
+    if reason not in ("stop", "length"):
+        raise Unavailable(f"{where}: the completion ended with '{reason}'")
+    tokens, content = choice.get("token_ids") or (), (choice.get("logprobs") or {}).get("content") or ()
+    _check_tokens(tokens, reason, asked, where)
+    if [entry.get("token_id") for entry in content] != list(tokens):
+        raise EngineError(
+            f"{where}: the answer has {len(tokens)} tokens and log-probs of {len(content)}, or of others: no log-prob "
+            "belongs to each token"
+        )
+    _check_version(choice.get("weight_versions"), len(tokens), version, where)
+    return Answer(tuple(tokens), tuple(_logprob(entry) for entry in content))
+
+
+def _check_tokens(tokens: Sequence[Any], reason: str, asked: Completion, where: str) -> None:
+    """Check that a completion has the length, and the end, that was asked for."""
+    ends_early = reason == "stop" and bool(tokens) and (tokens[-1] in asked.eos or bool(asked.sampling.stop_sequences))
+    if not all(type(token) is int and token >= 0 for token in tokens):
+        raise EngineError(f"{where}: the answer has tokens that are no ids: {list(tokens)[:8]}")
+    if not (len(tokens) == asked.limit or (0 < len(tokens) < asked.limit and ends_early)):
+        raise EngineError(
+            f"{where}: the completion has {len(tokens)} tokens, of which {asked.limit} were asked for, and ended with "
+            f"'{reason}' at none of the tokens that end one, {list(asked.eos)[:8]}"
+        )
+    if any(token in asked.eos for token in tokens[:-1]):
+        raise EngineError(f"{where}: the completion goes on after a token that ends it: {list(tokens)[:40]}")
+
+
+def _check_version(spans: Any, count: int, version: str, where: str) -> None:
+    if not isinstance(spans, Sequence) or not spans:
+        raise EngineError(
+            f"{where}: the answer does not state the version of its weights (weight_versions), which vLLM 0.32 does"
+        )
+    used = {str(span.get("version")) for span in spans}
+    covered = [(span.get("start"), span.get("end")) for span in spans]
+    if used != {version} or covered[0][0] != 0 or covered[-1][1] != count:
+        raise OldWeights(
+            f"{where}: weights of version {', '.join(sorted(used))} generated the tokens {covered}, and the policy's "
+            f"are {version}"
+        )
+
+
+def _logprob(entry: Mapping[str, Any]) -> float:
+    value = entry.get("logprob")
+    is_number = isinstance(value, (int, float)) and math.isfinite(value) and value > FLOOR
+    return float(value) if is_number and value is not None else math.nan
+
+
+def _count(choices: Any) -> str:
+    return str(len(choices)) if isinstance(choices, Sequence) else "none"
+
+
+def check_sampling(sampling: SamplingConfig, where: str = "gen") -> None:
+    """Check that a server can sample with these options.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if sampling.beta:
+        raise ConfigError(
+            f"{where}.beta = {sampling.beta:g}: a vLLM server has no Q-heads; leave beta at 0, or use sampler: default"
+        )
+    if 0 < sampling.temperature < LEAST_TEMPERATURE:
+        raise ConfigError(
+            f"{where}.temperature = {sampling.temperature:g}: vLLM samples at {LEAST_TEMPERATURE} instead; use 0 "
+            f"(greedy), or at least {LEAST_TEMPERATURE}"
+        )
+    if "" in sampling.stop_sequences:
+        raise ConfigError(f"{where}.stop_sequences: '' would end every continuation; remove it")
+
+
+def token_limits(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -> list[int]:
+    """Return the most new tokens of each prompt, in a context of `max_length` tokens (0 if it has no end).
+
+    Raises:
+        DataError: a prompt has no tokens, or leaves no room for a new one.
+    """
+    for i, prompt in enumerate(prompts):
+        if not prompt.tokens or 0 < max_length <= len(prompt.tokens):
+            raise DataError(
+                f"prompts[{i}] = {prompt.text[:60]!r} has {len(prompt.tokens)} tokens: it needs at least one, and must "
+                f"leave room for a new one in the policy's context of {max_length}"
+            )
+    return [min(max_new_tokens, max_length - len(each.tokens)) if max_length else max_new_tokens for each in prompts]

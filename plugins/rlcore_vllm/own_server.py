@@ -1,0 +1,179 @@
+"""A server that the run starts: it is watched, started again when it dies, and ended with the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rlcore.errors import ConfigError
+from rlcore.logging import get_logger
+from rlcore_vllm.client import BACKEND, Server
+from rlcore_vllm.errors import EngineError
+
+HERE = Path(__file__).parent
+WORKER = "rlcore_vllm_engine_worker"
+"""Name of the module that vLLM imports: a copy of `engine_worker` in a folder of its own, without this package."""
+OURS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PYTHONPATH",
+    "PYTHONHOME",
+)
+PREFIXES = ("TORCHELASTIC_", "ACCELERATE_", "FSDP_", "GROUP_", "ROLE_")
+"""Variables of this process's own launcher and environment, which a server must not see."""
+TAIL = 1500
+NOTICE_S = 3.0
+"""Longest time in which the end of a process is noticed."""
+log = get_logger("vllm")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class OwnServer:
+    """A process `vllm serve`.
+
+    Args:
+        server: its address.
+        python: the interpreter of its environment.
+        folder: the model's folder.
+        log_file: its output.
+        arguments: further arguments of `vllm serve`.
+        env: further environment variables.
+        restarts: most times that it is started again.
+        on_restart: called when it has been started again and answers.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        python: str,
+        folder: Path,
+        log_file: Path,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        restarts: int,
+        timeout_s: float,
+        on_restart: Callable[[], None],
+    ) -> None:
+        self.server, self._folder, self.log_file, self._timeout_s = server, folder, log_file, timeout_s
+        self._command = self._make_command(python, arguments)
+        self._env, self._on_restart = self._make_env(env), on_restart
+        self.restarts_left, self._lock = restarts, threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closing = threading.Event()
+        self.is_ready = threading.Event()
+        self.failure: EngineError | None = None
+        server.has_started = self._check
+
+    def _make_command(self, python: str, arguments: Sequence[str]) -> list[str]:
+        host, _, port = self.server.url.removeprefix("http://").partition(":")
+        return [
+            python, "-m", "vllm.entrypoints.cli.main", "serve", str(self._folder), "--host", host, "--port", port,
+            "--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--enable-prefix-caching",
+            "--generation-config", "vllm", "--worker-extension-cls", f"{WORKER}.Extension",
+            "--weight-transfer-config", f'{{"backend": "{BACKEND}"}}', *arguments,
+        ]  # fmt: skip
+
+    def _make_env(self, env: Mapping[str, str]) -> dict[str, str]:
+        side = self._folder.parent / "worker"
+        side.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(HERE / "engine_worker.py", side / f"{WORKER}.py")
+        kept = {name: value for name, value in os.environ.items() if name not in OURS and not name.startswith(PREFIXES)}
+        own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": str(side)}
+        return {**kept, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **env, **own}
+
+    def start(self) -> None:
+        """Start the process, wait until it answers, and watch it from then on.
+
+        Raises:
+            ConfigError: the interpreter cannot be started.
+            EngineError: the server ends, or does not answer in time.
+        """
+        self._spawn()
+        self.server.wait(self._timeout_s)
+        self.is_ready.set()
+        threading.Thread(target=self._watch, name="rlcore-vllm-watch", daemon=True).start()
+
+    def _spawn(self) -> None:
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, str(HERE / "guard.py"), str(self.log_file), *self._command]
+        if shutil.which(self._command[0]) is None:
+            raise ConfigError(f"sampler.python = {self._command[0]!r}: is no program that can be started")
+        self._process = subprocess.Popen(  # noqa: S603  the user's own interpreter
+            command, stdin=subprocess.PIPE, start_new_session=True, env=self._env, cwd=self._folder
+        )
+
+    def _watch(self) -> None:
+        """Start the server again when it dies, until it may not be started again or is closed."""
+        while not self._is_closing.is_set():
+            assert self._process is not None  # noqa: S101  it was started
+            code = self._process.wait()
+            if self._is_closing.is_set():
+                return
+            self.is_ready.clear()
+            if self.restarts_left <= 0:
+                self.failure = EngineError(f"the vLLM server ended with code {code}, and sampler.restarts is used up: "
+                                           f"{self._last_output()}")  # fmt: skip
+                return
+            self.restarts_left -= 1
+            log.warning("the vLLM server has ended and is started again", code=code, restarts_left=self.restarts_left)
+            try:
+                self._spawn()
+                self.server.wait(self._timeout_s)
+                self._on_restart()
+                self.is_ready.set()
+            except Exception as error:  # noqa: BLE001  raised where completions are asked for
+                self.failure = error if isinstance(error, EngineError) else EngineError(str(error))
+                return
+
+    def is_dying(self) -> bool:
+        """Return whether the process has ended, or is being started again, and may come back."""
+        until = time.monotonic() + NOTICE_S
+        while self.is_ready.is_set() and not self._is_closing.is_set() and time.monotonic() < until:
+            time.sleep(0.05)
+        return not self.is_ready.is_set()
+
+    def _check(self) -> None:
+        """Raise an error if the process has ended."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise EngineError(f"the vLLM server ended with code {code} before it answered: {self._last_output()}")
+
+    def _last_output(self) -> str:
+        try:
+            text = self.log_file.read_bytes()[-200_000:].decode(errors="replace")
+        except OSError:
+            return f"see {self.log_file}"
+        lines = [line for line in text.splitlines() if "Error" in line] or text.splitlines()[-3:]
+        return f"{' | '.join(lines[-3:])[-TAIL:]} (all of its output: {self.log_file})"
+
+    def close(self) -> None:
+        """End the process; it ends by itself if this process is killed."""
+        self._is_closing.set()
+        self.is_ready.clear()
+        if (process := self._process) is not None:
+            assert process.stdin is not None  # noqa: S101  it is a pipe
+            process.stdin.close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._process = None

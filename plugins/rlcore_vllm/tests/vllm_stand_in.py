@@ -1,0 +1,228 @@
+"""A server that answers as vLLM 0.32 does, as far as the sampler asks, with a small model of transformers in its place.
+
+Its answers have the form of recorded ones (`recorded_answer.json`). It samples with one generator per request, loads
+weights from the files that it is told, and misbehaves on request: `faults` holds what happens to the next completions.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+from rlcore_testing.small import LETTERS, make_gpt2, make_llama
+
+ANSWER = json.loads(Path(__file__).with_name("recorded_answer.json").read_text())
+
+
+class StandIn:
+    """The server.
+
+    Attributes:
+        version: of the weights.
+        faults: names of what is wrong with the next completions, one each.
+        asked: the bodies of all requests for completions.
+        calls: paths of all other POST requests.
+        info: what `/server_info` says of the model, and of the weight transfer.
+        keeps_head: new weights do not reach the head, as with a tied head on vLLM's CPU backend.
+        keeps_weights: new weights reach nothing, though the version rises.
+        has_scale_out: whether there is a path for token ids.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.version, self.asked, self.calls = "default", list[dict[str, Any]](), list[str]()
+        self.faults: deque[str] = deque()
+        self.info: dict[str, Any] = {"logprobs_mode": "processed_logprobs", "dtype": "torch.float32"}
+        self.transfer, self.max_model_len, self.has_scale_out = "rlcore_file", 64, True
+        self.keeps_head = self.keeps_weights = False
+        self._models = {"transformer.wte.weight": make_gpt2, "model.embed_tokens.weight": make_llama}
+        self.model: PreTrainedModel = make_gpt2(seed=5)
+        self._logits: dict[tuple[int, ...], torch.Tensor] = {}
+        self._lock = threading.Lock()
+        stand_in = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self.reply(*stand_in.get(self.path.partition("?")[0]))
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
+                status, answer = stand_in.post(self.path, body)
+                if status == 0:  # the server dies in the middle of the request
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    self.close_connection = True
+                    return
+                self.reply(status, answer)
+
+            def reply(self, status: int, answer: Any) -> None:
+                content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 256
+
+            def handle_error(self, *_: Any) -> None:
+                pass  # a client may leave before it has its answer
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        if path == "/health":
+            return 200, ""
+        if path == "/weight_info":
+            return 200, {"weight_version": self.version}
+        if path == "/server_info":
+            model = {**self.info, "max_model_len": self.max_model_len}
+            return 200, {"vllm_config": {"model_config": model, "weight_transfer_config": {"backend": self.transfer}}}
+        if path == "/inference/v1/generate":
+            return (405, {"detail": "Method Not Allowed"}) if self.has_scale_out else (403, {"error": "disabled"})
+        return 404, {"detail": "Not Found"}
+
+    def post(self, path: str, body: Any) -> tuple[int, Any]:
+        if path == "/inference/v1/generate":
+            return self.generate(body)
+        self.calls.append(path)
+        if path == "/update_weights":
+            self.load(body["update_info"]["path"])
+        elif path == "/finish_weight_update":
+            self.version = body["weight_version"]
+        return 200, {"success": True} if path == "/reset_prefix_cache" else {"message": "done"}
+
+    def load(self, path: str) -> None:
+        weights = load_file(path)
+        with self._lock:
+            if self.keeps_weights:
+                return
+            make = next(make for name, make in self._models.items() if name in weights)
+            model, head = make(), self.model.get_output_embeddings().weight.detach().clone()
+            model.load_state_dict(weights, strict=False)
+            model.tie_weights()
+            if self.keeps_head:
+                model.lm_head.weight = torch.nn.Parameter(head)
+            self.model = model
+            self._logits.clear()
+
+    def generate(self, body: dict[str, Any]) -> tuple[int, Any]:
+        self.asked.append(body)
+        fault = self.faults.popleft() if self.faults else ""
+        if fault == "late":
+            time.sleep(1.0)
+        if fault in ("dies", "fails", "refuses"):
+            return {"dies": 0, "fails": 500, "refuses": 400}[fault], {"error": {"message": f"it {fault}"}}
+        if fault == "babbles":
+            return 200, "<html>"
+        with self._lock:
+            tokens, logprobs, reason = self._sample(body["token_ids"], body["sampling_params"])
+            answer = self._answer(tokens, logprobs, reason)
+        if fault:
+            spoil(answer["choices"][0], answer["choices"], fault)
+        return 200, answer
+
+    def _answer(self, tokens: list[int], logprobs: list[float], reason: str) -> dict[str, Any]:
+        choice = {
+            **ANSWER["choices"][0],
+            "finish_reason": reason,
+            "token_ids": tokens,
+            "weight_versions": [{"version": self.version, "start": 0, "end": len(tokens)}],
+            "logprobs": {"content": [_entry(*each) for each in zip(tokens, logprobs, strict=True)]},
+        }
+        return {**ANSWER, "choices": [choice]}
+
+    @torch.no_grad()
+    def _sample(self, prompt: list[int], parameters: dict[str, Any]) -> tuple[list[int], list[float], str]:
+        generator = torch.Generator().manual_seed(parameters.get("seed", 0))
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        while True:
+            logits = self._next((*prompt, *tokens)).clone()
+            if len(tokens) < parameters["min_tokens"]:
+                logits[parameters["stop_token_ids"]] = -torch.inf
+            processed = _processed(logits, parameters)
+            if parameters["temperature"] == 0:
+                token = int(processed.argmax())
+            else:
+                token = int(torch.multinomial(processed.exp(), 1, generator=generator))
+            tokens.append(token)
+            logprobs.append(float(processed[token]))
+            text = "".join(LETTERS[each] if each < len(LETTERS) else "" for each in tokens)
+            if token in parameters["stop_token_ids"] or any(stop in text for stop in parameters["stop"]):
+                return tokens, logprobs, "stop"
+            if len(tokens) == parameters["max_tokens"]:
+                return tokens, logprobs, "length"
+
+    def _next(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        if tokens not in self._logits:
+            self._logits[tokens] = self.model(torch.tensor([tokens])).logits[0, -1].float()
+        return self._logits[tokens]
+
+
+def _processed(logits: torch.Tensor, parameters: dict[str, Any]) -> torch.Tensor:
+    """Return log-probs after temperature, top-k and top-p, as vLLM's `processed_logprobs`."""
+    logits = logits / (parameters["temperature"] or 1.0)
+    if parameters["top_k"] > 0:
+        logits = logits.masked_fill(logits < logits.topk(parameters["top_k"]).values[-1], -torch.inf)
+    if parameters["top_p"] < 1:
+        ordered, order = logits.softmax(-1).sort(descending=True)
+        logits[order[(ordered.cumsum(-1) - ordered) >= parameters["top_p"]]] = -torch.inf
+    return logits.log_softmax(-1)
+
+
+def _entry(token: int, logprob: float) -> dict[str, Any]:
+    return {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": []}
+
+
+def spoil(choice: dict[str, Any], choices: list[Any], fault: str) -> None:
+    """Change a right answer into a wrong one."""
+    content, tokens, versions = choice["logprobs"]["content"], choice["token_ids"], choice["weight_versions"]
+    if fault == "twice":
+        choices.append({**choice, "index": 1})
+    elif fault == "short":
+        tokens.pop()
+        content.pop()
+        versions[0]["end"] -= 1
+        choice["finish_reason"] = "length"
+    elif fault == "long":
+        tokens.append(0)
+        content.append(_entry(0, -1.0))
+        versions[0]["end"] += 1
+    elif fault == "lacks_logprobs":
+        content.pop()
+    elif fault == "other_token":
+        content[-1]["token_id"] += 1
+    elif fault == "not_a_number":
+        content[0] |= {"logprob": -9999.0, "rank": None}
+    elif fault == "old":
+        versions[0]["version"] = "earlier"
+    elif fault == "no_version":
+        choice["weight_versions"] = None
+    elif fault == "aborted":
+        choice["finish_reason"] = "abort"
+    elif fault != "late":
+        raise ValueError(fault)
