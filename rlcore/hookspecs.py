@@ -11,6 +11,7 @@ None is used, and the others are not asked.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,11 +21,8 @@ import pluggy
 if TYPE_CHECKING:
     import inspect
 
-    from torch import Tensor
-
     from rlcore.components import Component
-    from rlcore.protocols import Decoder, DecoderRequest, EpisodePlayer, RunView
-    from rlcore.ranks import Ranks, Watchdog
+    from rlcore.protocols import Decoder, DecoderRequest, EpisodePlayer, ParallelFiles, Processes, RunView, Uploader
     from rlcore.settings import TrainConfig
     from rlcore.types import Trajectories
 
@@ -368,29 +366,6 @@ def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer | N
     """
 
 
-class Uploader(Protocol):
-    """Uploads trained models, for `run.push_to_hub` and `result.push_to_hub`; a module may be one."""
-
-    def check(self, repo: str, where: str) -> None:
-        """Check before a run that its model can be uploaded to a repository after it.
-
-        Raises:
-            ConfigError: it cannot; `where` names the configuration.
-        """
-        ...
-
-    def push(
-        self, folder: Path, repo: str, *, run: Path | None, private: bool | None, token: str | None,
-        revision: str | None,
-    ) -> str:  # fmt: skip
-        """Upload a model's folder and return the URL; `run` is the run's folder, for messages.
-
-        Raises:
-            HubError: the hub cannot be reached, or refuses the upload.
-        """
-        ...
-
-
 @hookspec
 def find_uploader() -> Uploader | None:
     """Return what uploads trained models, or None.
@@ -398,56 +373,8 @@ def find_uploader() -> Uploader | None:
     Called for the option `run.push_to_hub`, and by `result.push_to_hub`, until a plugin has a result.
 
     Returns:
-        None, or an object with the methods `check` and `push` of `rlcore.hookspecs.Uploader`.
+        None, or an object with the methods `check` and `push` of `rlcore.protocols.Uploader`.
     """
-
-
-class ParallelFiles(Protocol):
-    """Writes and reads the tensors of which each process keeps rows (`DTensor`), as folders; a module may be one."""
-
-    def check_shared(self, folder: Path, ranks: Ranks) -> None:
-        """Check before a run that every process sees the folder in which process 0 writes; collective.
-
-        Raises:
-            ConfigError: a process does not see it.
-        """
-        ...
-
-    def stage(
-        self, folder: Path, ranks: Ranks, *, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
-    ) -> StagedFiles:
-        """Write what each process keeps of weights and of other tensors to a temporary folder; collective."""
-        ...
-
-    def read(self, folder: Path) -> Mapping[str, Any]:
-        """Return the tensors in a folder by name, each read when it is indexed (`rlcore.sharding.tensor_file`).
-
-        Raises:
-            CheckpointError: the folder cannot be read.
-        """
-        ...
-
-
-class StagedFiles(Protocol):
-    """Folders of tensors that are written and not yet part of a checkpoint."""
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether weights are among them."""
-
-    @property
-    def has_state(self) -> bool:
-        """Whether other tensors are among them."""
-
-    @property
-    def entries(self) -> Mapping[str, Mapping[str, Any]]:
-        """Path in the checkpoint → entry in its manifest, of every file in the folders."""
-
-    def move(self, checkpoint: Path) -> None:
-        """Move the folders into that of a checkpoint, or raise what kept them from being written."""
-
-    def remove(self) -> None:
-        """Delete what has not been moved."""
 
 
 @hookspec
@@ -457,28 +384,8 @@ def find_parallel_files() -> ParallelFiles | None:
     Called for `checkpoint.format=dcp`, and where such a checkpoint is read, until a plugin has a result.
 
     Returns:
-        None, or an object with the methods `check_shared`, `stage` and `read` of `rlcore.hookspecs.ParallelFiles`.
+        None, or an object with the methods `check_shared`, `stage` and `read` of `rlcore.protocols.ParallelFiles`.
     """
-
-
-class Processes(Protocol):
-    """Starts the processes of a run on this machine, and watches those of any launcher; a module may be one."""
-
-    def start(self, processes: int, words: Sequence[str]) -> int:
-        """Run `rlcore *words` in several processes of this machine, for `run.processes`, and return the exit code."""
-        ...
-
-    def accept_launch(self, config: TrainConfig) -> None:
-        """Prepare for what the launcher of this process was told, before the process meets the others.
-
-        Raises:
-            RanksError: the launcher was told to do what the options of the run do not do.
-        """
-        ...
-
-    def watch(self, rank: int, world: int, timeout_s: float) -> Watchdog:
-        """Return what notices and explains that a process of the run hangs or has ended."""
-        ...
 
 
 @hookspec
@@ -488,7 +395,7 @@ def find_processes() -> Processes | None:
     Called for `run.processes`, and once in every run, until a plugin has a result.
 
     Returns:
-        None, or an object with the methods `start`, `accept_launch` and `watch` of `rlcore.hookspecs.Processes`.
+        None, or an object with the methods `start`, `accept_launch` and `watch` of `rlcore.protocols.Processes`.
     """
 
 
@@ -510,3 +417,13 @@ def wrap_component(component: Component[Any], config: TrainConfig | None) -> Cal
         trainer, policy, store or logger, the callable itself for a sampler, pipeline or reward (`functools.wraps` keeps
         its signature), and the builder for an optimizer, schedule or sharding.
     """
+
+
+def __getattr__(name: str) -> Any:
+    """Return a protocol of rlcore 0.1 that has moved to `rlcore.protocols`, with a deprecation warning."""
+    if name not in ("ParallelFiles", "StagedFiles", "Uploader"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import rlcore.protocols
+
+    warnings.warn(f"rlcore.hookspecs.{name} is now rlcore.protocols.{name}", DeprecationWarning, stacklevel=2)
+    return getattr(rlcore.protocols, name)

@@ -28,6 +28,11 @@ works, and `rlcore_testing` checks it.
 """
 BESIDE = {"Decoder": ("DecodeStep", "DecoderRequest"), "Head": ("Trunk",)}
 """Classes without a page of their own, described on the page of the protocol that they belong to."""
+SHOWN_BY = {
+    "ParallelFiles": "find_parallel_files", "Processes": "find_processes", "StagedFiles": "find_parallel_files",
+    "Uploader": "find_uploader",
+}  # fmt: skip
+"""Protocol → the hook whose example shows it."""
 
 
 def protocols_of(module: Any = rlcore.protocols) -> dict[str, type]:
@@ -79,6 +84,9 @@ def _page(name: str, protocol: type, examples: Path) -> str:
             raise Undocumented(f"{beside}: its docstring does not describe its fields")
         lines += [f"## {beside}", "", described.text, "", "| field | meaning |", "|---|---|"]
         lines += [f"| `{field}` | {meaning} |" for field, meaning in described.attributes.items()] + [""]
+    if name in SHOWN_BY:
+        shown = f"[{SHOWN_BY[name]}](../hooks/{SHOWN_BY[name]}.md)"
+        return "\n".join([*lines, "## Example", "", f"The page of the hook {shown} has one.", ""])
     return "\n".join([*lines, *example(name, examples)])
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rlcore import hookimpl
-from rlcore.hookspecs import ParallelFiles, Processes, Register
+from rlcore.hookspecs import Register
+
+if TYPE_CHECKING:
+    from rlcore.protocols import ParallelFiles, Processes
 
 
 @hookimpl

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
-from rlcore.hookspecs import Register, Uploader
+from rlcore.hookspecs import Register
 
 if TYPE_CHECKING:
     import inspect
 
-    from rlcore.protocols import RunView
+    from rlcore.protocols import RunView, Uploader
 
 
 @hookimpl

@@ -15,7 +15,7 @@ from rlcore.plugins.registry import all_registries, describe_source, registries
 from rlcore.plugins.switches import one_by_one
 
 if TYPE_CHECKING:
-    from rlcore.hookspecs import ParallelFiles, Processes, Uploader
+    from rlcore.protocols import ParallelFiles, Processes, Uploader
 
 
 def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:

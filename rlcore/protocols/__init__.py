@@ -18,6 +18,7 @@ from rlcore.protocols.learners import (
     SteeringHead,
     Trunk,
 )
+from rlcore.protocols.options import ParallelFiles, Processes, StagedFiles, Uploader
 from rlcore.protocols.pipeline import (
     PreviewPipeline,
     PromptPipeline,
@@ -45,8 +46,10 @@ __all__ = [
     "Logger",
     "MovingReference",
     "OptimizerBuilder",
+    "ParallelFiles",
     "Policy",
     "PreviewPipeline",
+    "Processes",
     "PromptPipeline",
     "Restorable",
     "RolloutStore",
@@ -59,12 +62,14 @@ __all__ = [
     "Sharding",
     "SizedVocabulary",
     "SourcePipeline",
+    "StagedFiles",
     "SteeringHead",
     "Step",
     "Tokenizer",
     "Trainer",
     "Trunk",
     "Turn",
+    "Uploader",
 ]
 
 

@@ -259,8 +259,8 @@ def _train(
         )
         parts: Assembly = assemble(settings, inputs, where, problems)
         try:
-            with parts.claimed:  # a run whose first step fails leaves no folder
-                metrics = fit(parts.trainer, parts.run, parts.saver, after_step=parts.claimed.close)
+            with parts.run.closing.claimed as claimed:  # a run whose first step fails leaves no folder
+                metrics = fit(parts.trainer, parts.run, parts.saver, after_step=claimed.close)
         finally:
             if parts.lock is not None:
                 parts.lock.release()

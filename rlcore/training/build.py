@@ -55,14 +55,12 @@ class Assembly:
         run: the run.
         saver: writes checkpoints.
         lock: on the run's folder, to be released at the end of the run; None on other ranks.
-        claimed: undoes the claim of the run's folder if an error passes through it; closed after the first step.
     """
 
     trainer: Trainer
     run: Run
     saver: Saver
     lock: RunLock | None
-    claimed: ExitStack
 
 
 def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Problems | None = None) -> Assembly:
@@ -103,12 +101,12 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     resolved = _resolve(settings, inputs, chosen)
     agree_on_configuration(ranks, resolved)
     agree_on_weights(ranks, inputs.model)
-    with ExitStack() as stack, ExitStack() as unfinished:
+    with ExitStack() as undo_claim, ExitStack() as close_components:
         name, headline = chosen.trainer.component.name, tuple(getattr(trainer_type, "headline", ()))
-        place = stack.enter_context(claim(resolved, ranks, plugins, name, _notes(inputs.objects, headline)))
+        place = undo_claim.enter_context(claim(resolved, ranks, plugins, name, _notes(inputs.objects, headline)))
         seed_everything(settings.run.seed)
         run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers, headline)
-        unfinished.callback(run.closing.held.close)
+        close_components.callback(run.closing.held.close)
         trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
         seed_dropout(settings.run.seed, ranks.rank)
@@ -122,9 +120,9 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
         ranks.on_main(lambda: _open_loggers(run, chosen, inputs, is_resumed=place.checkpoint is not None))
-        unfinished.pop_all()  # from here on the loop closes what the run holds
-        run.closing.claimed = stack.pop_all()
-        return Assembly(trainer, run, saver, place.lock, run.closing.claimed)
+        close_components.pop_all()  # from here on the loop closes what the run holds
+        run.closing.claimed = undo_claim.pop_all()  # until the first step is done
+        return Assembly(trainer, run, saver, place.lock)
 
 
 def _notes(objects: Sequence[str], headline: Sequence[str]) -> list[str]:

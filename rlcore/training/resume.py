@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import divided_tensors, load_state, named_parts, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged, PluginError
-from rlcore.hookspecs import StagedFiles
 from rlcore.logging import get_logger
 from rlcore.plugins.providers import find_parallel_files
 from rlcore.profiling import timed
-from rlcore.protocols import Trainer
+from rlcore.protocols import StagedFiles, Trainer
 from rlcore.safe_text import shorten
 from rlcore.settings import to_record
 from rlcore.sharding.divided import divided_weights, local_weights, streaming
@@ -95,15 +94,17 @@ class Saver:
     def checkpoint(self, trainer: Trainer) -> Path:
         """Write a checkpoint of the current step and return its folder.
 
+        Every process calls this; rank 0 writes, and the others stream it the tensors of which they keep a part.
+
         Raises:
             CheckpointError: it could not be written; earlier checkpoints are unchanged.
             Diverged: a weight is not finite.
+            PluginError: the trainer's `state_dict` returned no dict.
         """
         run = self.run
         run.ranks.note(f"the checkpoint of step {run.step}")
         self._check_finite(trainer)
-        rng = run.ranks.gather_to_main([self.rng])
-        own = trainer.state_dict()
+        rng, own, policy = run.ranks.gather_to_main([self.rng]), trainer.state_dict(), trainer.policy()
         if not isinstance(own, dict):
             raise PluginError(
                 f"trainer '{run.config.trainer.get('name')}': state_dict() returned {own!r:.80}; return a dict; "
@@ -113,44 +114,43 @@ class Saver:
             "trainer": own, "step": run.step, "elapsed_s": run.progress.elapsed_s, "metrics": run.metrics,
             "evaluated_at": self.evaluated_at, "score": self.score,
         }  # fmt: skip
-        manifest = {"config": to_record(run.config), "plugins": self.plugins, "world": run.ranks.world}
-        manifest |= self.record
-        score = self.score if self.evaluated_at == run.step else None
         staged = self._stage(trainer, state)
-        has_weights, has_state = (staged.has_weights, staged.has_state) if staged else (False, False)
+        streamed = [] if staged and staged.has_state else divided_tensors(own)
 
         def fill(folder: Path) -> None:
-            trainer.policy().save_pretrained(folder / "model")
-            save_state(folder / "trainer.safetensors", state, whole=None if has_state else stream.take)
+            policy.save_pretrained(folder / "model")
+            save_state(
+                folder / "trainer.safetensors", state, whole=None if staged and staged.has_state else stream.take
+            )
             if staged:
                 staged.move(folder)
             save_state(folder / "rng.safetensors", {"ranks": rng})
             RunDir(run.dir).sync_logs()
 
-        def write() -> Path | CheckpointError:
-            assert self.checkpoints is not None  # noqa: S101  for the type checker: this is rank 0
-            try:
-                start = start_checksum(run.dir)
-                return self.checkpoints.write(
-                    run.step,
-                    fill,
-                    manifest={**manifest, "start": start},
-                    score=score,
-                    entries=staged.entries if staged else None,
-                )
-            except CheckpointError as error:
-                return error
-            finally:
-                if staged:
-                    staged.remove()
-
-        divided, policy = [] if has_state else divided_tensors(own), trainer.policy()
-        with streaming(policy, divided, here=run.ranks.is_main, omit_weights=has_weights) as stream:
-            outcome = run.ranks.on_main(lambda: stream.finishing(write))
-        if isinstance(outcome, CheckpointError):
-            raise outcome
+        omitted = staged is not None and staged.has_weights
+        with streaming(policy, streamed, here=run.ranks.is_main, omit_weights=omitted) as stream:
+            written = run.ranks.on_main(lambda: stream.finishing(lambda: self._write(fill, staged)))
+        if isinstance(written, CheckpointError):
+            raise written
         self.saved_at = run.step
-        return outcome
+        return written
+
+    def _write(self, fill: Callable[[Path], None], staged: StagedFiles | None) -> Path | CheckpointError:
+        """Write the folder of a checkpoint on rank 0; an error is returned, to be raised on every rank."""
+        run, entries = self.run, staged.entries if staged else None
+        assert self.checkpoints is not None  # noqa: S101  for the type checker: this is rank 0
+        try:
+            manifest = {
+                "config": to_record(run.config), "plugins": self.plugins, "world": run.ranks.world, **self.record,
+                "start": start_checksum(run.dir),
+            }  # fmt: skip
+            score = self.score if self.evaluated_at == run.step else None
+            return self.checkpoints.write(run.step, fill, manifest=manifest, score=score, entries=entries)
+        except CheckpointError as error:
+            return error
+        finally:
+            if staged:
+                staged.remove()
 
     def _stage(self, trainer: Trainer, state: dict[str, Any]) -> StagedFiles | None:
         """Write what each process keeps of weights and moments, if the processes write it in parallel."""

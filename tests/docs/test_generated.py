@@ -92,7 +92,11 @@ def test_every_hook_has_a_page_with_its_exact_arguments() -> None:
 def test_every_protocol_has_a_page_with_every_method(generators: Any) -> None:
     for name, protocol in generators.protocols.protocols_of().items():
         page = (DOCS / f"protocols/{name}.md").read_text(encoding="utf-8")
-        assert (DOCS / f"examples/protocols/{name}.py").read_text(encoding="utf-8") in page
+        hook = generators.protocols.SHOWN_BY.get(name)
+        example = f"examples/protocols/{name}.py" if hook is None else f"examples/hooks/{hook}.py"
+        shown = page if hook is None else (DOCS / f"hooks/{hook}.md").read_text(encoding="utf-8")
+        assert (DOCS / example).read_text(encoding="utf-8") in shown
+        assert hook is None or f"(../hooks/{hook}.md)" in page
         for method, function in inspect.getmembers(protocol, inspect.isfunction):
             if method in vars(protocol) and function.__module__.startswith("rlcore"):
                 assert f"\n## {method.strip('_')}\n" in page

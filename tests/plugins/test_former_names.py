@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rlcore import hookspecs, protocols
 from rlcore.components import Component, check_component
 from rlcore.errors import PluginError, UnknownComponent
 from rlcore.plugins.registry import Registry, registries
@@ -39,3 +40,9 @@ def test_records_of_runs_keep_the_former_name() -> None:
 def test_a_former_name_that_is_not_a_full_name_is_refused(formerly: object) -> None:
     with pytest.raises(PluginError, match=r"formerly is .*; it must be the full name"):
         check_component(sampler("tree", "acme-trees", formerly=formerly))
+
+
+@pytest.mark.parametrize("name", ["ParallelFiles", "StagedFiles", "Uploader"])
+def test_a_protocol_that_was_beside_the_hooks_is_found_with_a_warning(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"rlcore\.hookspecs\.{name} is now rlcore\.protocols\.{name}"):
+        assert getattr(hookspecs, name) is getattr(protocols, name)

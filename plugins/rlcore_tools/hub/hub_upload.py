@@ -1,4 +1,4 @@
-"""Upload a trained model's folder to the Hugging Face hub; this module is an `rlcore.hookspecs.Uploader`."""
+"""Upload a trained model's folder to the Hugging Face hub; this module is an `rlcore.protocols.Uploader`."""
 
 from __future__ import annotations
 
