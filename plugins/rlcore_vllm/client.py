@@ -8,7 +8,7 @@ from typing import Any
 
 from rlcore.errors import ConfigError
 from rlcore_vllm.connection import CONNECT_S, Connection, Reply
-from rlcore_vllm.errors import EngineError, Unavailable
+from rlcore_vllm.errors import EngineError, ServerUnavailable
 from rlcore_vllm.generation import PATH
 
 BACKEND = "rlcore_file"
@@ -22,7 +22,7 @@ FLAGS = (
 """How a server is started that a run can use, with VLLM_SERVER_DEV_MODE=1."""
 
 
-class Server:
+class VLLMServer:
     """A server.
 
     Args:
@@ -47,7 +47,7 @@ class Server:
         """Send a request on a connection of its own.
 
         Raises:
-            Unavailable: there is no answer.
+            ServerUnavailable: there is no answer.
         """
         connection = Connection(self.url, self.headers)
         try:
@@ -59,12 +59,12 @@ class Server:
         """Return what a path answers.
 
         Raises:
-            Unavailable: there is no answer, or an error of the server.
+            ServerUnavailable: there is no answer, or an error of the server.
             EngineError: the server does not have the path.
         """
         found = self._call("GET", path, timeout_s=CONNECT_S)
         if found.status >= 500:
-            raise Unavailable(f"{self.url}: {path}: {found.describe()}")
+            raise ServerUnavailable(f"{self.url}: {path}: {found.describe()}")
         if found.status != 200:
             raise EngineError(
                 f"{self.url}: {path}: {found.describe()}; start the server with VLLM_SERVER_DEV_MODE=1 in its "
@@ -76,7 +76,7 @@ class Server:
         """Return whether it answers."""
         try:
             return self._call("GET", "/health", timeout_s=CONNECT_S).status == 200
-        except Unavailable:
+        except ServerUnavailable:
             return False
 
     def version(self) -> str:
@@ -125,7 +125,7 @@ class Server:
 
         Raises:
             EngineError: the server cannot load them.
-            Unavailable: there is no answer.
+            ServerUnavailable: there is no answer.
         """
         for step, body in (
             ("/init_weight_transfer_engine", {"init_info": {}}),

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from rlcore_vllm.errors import EngineError, Unavailable
+from rlcore_vllm.errors import EngineError, ServerUnavailable
 
 CONNECT_S = 10.0
 
@@ -73,19 +73,19 @@ class Connection:
         A connection that the server has closed since the last request is opened again, once.
 
         Raises:
-            Unavailable: there is no answer in time.
+            ServerUnavailable: there is no answer in time.
         """
         is_used = self._http.sock is not None
         try:
             return self._send(method, path, body, timeout_s)
         except TimeoutError as error:
             self.close()
-            raise Unavailable(f"{self._url}: {path}: no answer within {timeout_s:g} seconds") from error
+            raise ServerUnavailable(f"{self._url}: {path}: no answer within {timeout_s:g} seconds") from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if is_used and not self._is_aborted:
                 return self.request(method, path, body, timeout_s=timeout_s)
-            raise Unavailable(f"{self._url}: {path}: {type(error).__name__}: {error}") from error
+            raise ServerUnavailable(f"{self._url}: {path}: {type(error).__name__}: {error}") from error
 
     def _send(self, method: str, path: str, body: Any, timeout_s: float) -> Reply:
         if self._http.sock is None:
@@ -99,7 +99,7 @@ class Connection:
         return Reply(found.status, found.read().decode(errors="replace"), self._url)
 
     def abort(self) -> None:
-        """End a request that another thread is waiting for, which then raises Unavailable."""
+        """End a request that another thread is waiting for, which then raises ServerUnavailable."""
         self._is_aborted = True
         if (sock := self._http.sock) is not None:
             with contextlib.suppress(OSError):

@@ -15,10 +15,10 @@ import attrs
 
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
-from rlcore_vllm.client import Server
+from rlcore_vllm.client import VLLMServer
 from rlcore_vllm.connection import Connection
-from rlcore_vllm.errors import EngineError, Unavailable
-from rlcore_vllm.generation import PATH, Answer, Completion, read_answer
+from rlcore_vllm.errors import EngineError, ServerUnavailable
+from rlcore_vllm.generation import PATH, Completion, Generated, read_answer
 
 ATTEMPTS = 5
 """Most times that a row is asked for."""
@@ -39,13 +39,13 @@ class Dispatch:
         timeout_s: longest time for an answer.
     """
 
-    servers: Sequence[Server]
+    servers: Sequence[VLLMServer]
     version: str
-    recover: Callable[[Server], None]
+    recover: Callable[[VLLMServer], None]
     concurrency: int
     timeout_s: float
 
-    def answers(self, asked: Sequence[Completion]) -> Iterator[tuple[int, Answer]]:
+    def answers(self, asked: Sequence[Completion]) -> Iterator[tuple[int, Generated]]:
         """Yield the index and the answer of each request, as they arrive; each once.
 
         Raises:
@@ -72,14 +72,16 @@ class _Event:
 
     lane: _Lane
     row: int | None
-    answer: Answer | None = None
+    answer: Generated | None = None
     error: Exception | None = None
 
 
 class _Lane:
     """The requests to one server: threads, each with a connection, that take rows from a queue."""
 
-    def __init__(self, server: Server, ask: Callable[[Connection, int], Answer], events: queue.SimpleQueue[_Event]):
+    def __init__(
+        self, server: VLLMServer, ask: Callable[[Connection, int], Generated], events: queue.SimpleQueue[_Event]
+    ):
         self.server, self.running, self.works = server, 0, True
         self._ask, self._events = ask, events
         self._rows: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -107,7 +109,7 @@ class _Lane:
             self._events.put(event)
         connection.close()
 
-    def recover(self, recover: Callable[[Server], None]) -> None:
+    def recover(self, recover: Callable[[VLLMServer], None]) -> None:
         """Wait in a thread until the server is back."""
 
         def wait() -> None:
@@ -140,7 +142,7 @@ class _Call:
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._lanes = [_Lane(server, self._ask, self._events) for server in dispatch.servers]
 
-    def answers(self) -> Iterator[tuple[int, Answer]]:
+    def answers(self) -> Iterator[tuple[int, Generated]]:
         left = len(self._asked)
         while left:
             self._deal()
@@ -152,7 +154,7 @@ class _Call:
             if event.answer is not None:
                 left -= 1
                 yield event.row, event.answer
-            elif isinstance(event.error, Unavailable):
+            elif isinstance(event.error, ServerUnavailable):
                 self._again(event.lane, event.row, event.error)
             elif event.error is not None:
                 raise event.error
@@ -176,12 +178,12 @@ class _Call:
             if not group:
                 self._waiting.popleft()
 
-    def _ask(self, connection: Connection, row: int) -> Answer:
+    def _ask(self, connection: Connection, row: int) -> Generated:
         """Return the answer to a row; called in a thread."""
         asked = self._asked[row]
         reply = connection.request("POST", PATH, asked.body(), timeout_s=self._dispatch.timeout_s)
         if reply.status >= 500 or reply.status in (408, 429):
-            raise Unavailable(f"{reply.where}: {reply.describe()}")
+            raise ServerUnavailable(f"{reply.where}: {reply.describe()}")
         if reply.status != 200:
             raise DataError(
                 f"{reply.where}: a prompt of {len(asked.prompt)} tokens and at most {asked.limit} new ones is refused: "
@@ -189,7 +191,7 @@ class _Call:
             )
         return read_answer(reply.json(), asked, self._dispatch.version, reply.where)
 
-    def _again(self, lane: _Lane, row: int, error: Unavailable) -> None:
+    def _again(self, lane: _Lane, row: int, error: ServerUnavailable) -> None:
         if self._attempts[row] >= ATTEMPTS:
             raise EngineError(f"a prompt has been asked for {ATTEMPTS} times without an answer; the last time: {error}")
         self._waiting.appendleft(deque([row]))

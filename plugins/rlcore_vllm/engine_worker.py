@@ -1,6 +1,6 @@
 """The part of rlcore-vllm that runs in the processes of vLLM: it loads new weights from a file.
 
-It imports torch, safetensors and vLLM, and nothing of rlcore: vLLM may be installed in an environment of its own, where
+It imports safetensors and vLLM, and nothing of rlcore: vLLM may be installed in an environment of its own, where
 this file can also stand alone. vLLM imports it because of `--worker-extension-cls MODULE.Extension`; it then registers
 the weight-transfer engine that `--weight-transfer-config '{"backend": "rlcore_file"}'` names.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -29,12 +28,12 @@ class Extension:
 
 
 @dataclass
-class FileInit(WeightTransferInitInfo):
+class FileInit(WeightTransferInitInfo):  # type: ignore[misc]  vLLM is not installed here
     """Nothing: a file needs no connection."""
 
 
 @dataclass
-class FileUpdate(WeightTransferUpdateInfo):
+class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]  the same
     """Where the new weights are.
 
     Attributes:
@@ -44,7 +43,7 @@ class FileUpdate(WeightTransferUpdateInfo):
     path: str
 
 
-class FileEngine(WeightTransferEngine[FileInit, FileUpdate]):
+class FileEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[misc]  the same
     """Replaces all weights of a model by those of a file.
 
     vLLM's CPU backend multiplies with packed copies of the weights. Layers that load weights are packed anew; a head
@@ -98,4 +97,3 @@ def register() -> None:
 
 
 register()
-_ = torch  # safetensors loads torch's tensors

@@ -13,5 +13,5 @@ class StaleWeights(EngineError):
     """A server whose log-probs are not those of the policy's new weights."""
 
 
-class Unavailable(Exception):
+class ServerUnavailable(Exception):
     """A server that does not answer, or answers that it failed: it may work later, or another one does."""

@@ -15,9 +15,9 @@ from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.profiling import phase
 from rlcore.protocols import Policy
-from rlcore_vllm.client import Server
+from rlcore_vllm.client import VLLMServer
 from rlcore_vllm.config import VLLMConfig
-from rlcore_vllm.errors import EngineError, Unavailable
+from rlcore_vllm.errors import EngineError, ServerUnavailable
 from rlcore_vllm.own_server import OwnServer, free_port
 from rlcore_vllm.weights import check_policy, is_float32, write_adapter, write_base, write_folder, write_weights
 
@@ -40,7 +40,7 @@ class Fleet:
 
     def __init__(self, config: VLLMConfig) -> None:
         self.config, self.version, self.is_main = config, "", True
-        self.servers: list[Server] = []
+        self.servers: list[VLLMServer] = []
         self._token, self._port = secrets.token_hex(4), 0
         self._own: OwnServer | None = None
         self._policies = 0
@@ -72,8 +72,8 @@ class Fleet:
             self._folder = Path(self._temporary.name)
         return self._folder.resolve()
 
-    def _make_server(self, url: str) -> Server:
-        return Server(url, self.config.headers, self.config.start_timeout_s)
+    def _make_server(self, url: str) -> VLLMServer:
+        return VLLMServer(url, self.config.headers, self.config.start_timeout_s)
 
     def _connect(self) -> None:
         """Check servers that run already."""
@@ -156,7 +156,7 @@ class Fleet:
     def _log_path(self) -> Path:
         return self._log_file or self._place() / "vllm.log"
 
-    def _give(self, server: Server) -> None:
+    def _give(self, server: VLLMServer) -> None:
         """Give a server the weights that were written last; a server that dies meanwhile is waited for."""
         try:
             with self._lock:
@@ -165,12 +165,12 @@ class Fleet:
                     server.load_adapter(str(place / "adapter"), self.version, ADAPTER)
                 else:
                     server.load(str(place / "model" / "model.safetensors"), self.version)
-        except (Unavailable, EngineError) as error:
+        except (ServerUnavailable, EngineError) as error:
             if self._own is None or not self._own.is_dying():
                 raise error if isinstance(error, EngineError) else EngineError(str(error)) from error
             self.recover(server)
 
-    def recover(self, server: Server) -> None:
+    def recover(self, server: VLLMServer) -> None:
         """Wait until a server answers and has the present weights; one that was started elsewhere is given them.
 
         Raises:
@@ -182,7 +182,7 @@ class Fleet:
                 raise self._own.failure
             try:
                 version = server.version()
-            except Unavailable:
+            except ServerUnavailable:
                 version = ""
             if version == self.version:
                 return

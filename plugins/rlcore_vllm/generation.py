@@ -11,7 +11,7 @@ import attrs
 from rlcore.errors import ConfigError, DataError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
-from rlcore_vllm.errors import EngineError, Unavailable
+from rlcore_vllm.errors import EngineError, ServerUnavailable
 
 PATH = "/inference/v1/generate"
 LEAST_TEMPERATURE = 0.01
@@ -57,7 +57,7 @@ class Completion:
 
 
 @attrs.frozen
-class Answer:
+class Generated:
     """One completion.
 
     Attributes:
@@ -69,11 +69,11 @@ class Answer:
     logprobs: tuple[float, ...]
 
 
-class OldWeights(Unavailable):
+class OldWeights(ServerUnavailable):
     """A completion that was generated with other weights than the expected ones."""
 
 
-def read_answer(answer: Any, asked: Completion, version: str, where: str) -> Answer:
+def read_answer(answer: Any, asked: Completion, version: str, where: str) -> Generated:
     """Return the completion in an answer.
 
     Args:
@@ -85,7 +85,7 @@ def read_answer(answer: Any, asked: Completion, version: str, where: str) -> Ans
     Raises:
         EngineError: the answer is none to this request.
         OldWeights: other weights were used.
-        Unavailable: the server gave up the request.
+        ServerUnavailable: the server gave up the request.
     """
     choices = answer.get("choices") if isinstance(answer, Mapping) else None
     if not isinstance(choices, Sequence) or len(choices) != 1 or not isinstance(choices[0], Mapping):
@@ -93,7 +93,7 @@ def read_answer(answer: Any, asked: Completion, version: str, where: str) -> Ans
     choice: Mapping[str, Any] = choices[0]
     reason = choice.get("finish_reason")
     if reason not in ("stop", "length"):
-        raise Unavailable(f"{where}: the completion ended with '{reason}'")
+        raise ServerUnavailable(f"{where}: the completion ended with '{reason}'")
     tokens, content = choice.get("token_ids") or (), (choice.get("logprobs") or {}).get("content") or ()
     _check_tokens(tokens, reason, asked, where)
     if [entry.get("token_id") for entry in content] != list(tokens):
@@ -102,7 +102,7 @@ def read_answer(answer: Any, asked: Completion, version: str, where: str) -> Ans
             "belongs to each token"
         )
     _check_version(choice.get("weight_versions"), len(tokens), version, where)
-    return Answer(tuple(tokens), tuple(_logprob(entry) for entry in content))
+    return Generated(tuple(tokens), tuple(_logprob(entry) for entry in content))
 
 
 def _check_tokens(tokens: Sequence[Any], reason: str, asked: Completion, where: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
-from rlcore_vllm.client import BACKEND, Server
+from rlcore_vllm.client import BACKEND, VLLMServer
 from rlcore_vllm.errors import EngineError
 
 HERE = Path(__file__).parent
@@ -62,7 +62,7 @@ class OwnServer:
 
     def __init__(
         self,
-        server: Server,
+        server: VLLMServer,
         *,
         python: str,
         folder: Path,
@@ -88,7 +88,8 @@ class OwnServer:
         return [
             python, "-m", "vllm.entrypoints.cli.main", "serve", str(self._folder), "--host", host, "--port", port,
             "--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--enable-prefix-caching",
-            "--generation-config", "vllm", "--worker-extension-cls", f"{WORKER}.Extension",
+            "--generation-config", "vllm", "--disable-uvicorn-access-log",
+            "--worker-extension-cls", f"{WORKER}.Extension",
             "--weight-transfer-config", f'{{"backend": "{BACKEND}"}}', *arguments,
         ]  # fmt: skip
 

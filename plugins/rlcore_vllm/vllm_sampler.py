@@ -21,7 +21,7 @@ from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.dispatch import Dispatch
 from rlcore_vllm.errors import StaleWeights
 from rlcore_vllm.fleet import Fleet
-from rlcore_vllm.generation import Answer, Completion, check_sampling, token_limits
+from rlcore_vllm.generation import Completion, Generated, check_sampling, token_limits
 
 CHECKED_TOKENS = 8
 """New tokens of each prompt on which the server's log-probs are compared with the policy's."""
@@ -43,8 +43,8 @@ class VLLMSampler:
     def __init__(self, config: VLLMConfig) -> None:
         if not config.url and config.python is None:
             raise ConfigError(
-                "sampler = 'vllm': set sampler.url, the address of a running server, or sampler.python, the Python of an "
-                "environment with vLLM, in which the run starts a server"
+                "sampler = 'vllm': set sampler.url, the address of a running server, or sampler.python, the Python of "
+                "an environment with vLLM, in which the run starts a server"
             )
         self.config, self._fleet = config, Fleet(config)
         self._is_full_precision = True
@@ -122,7 +122,7 @@ class VLLMSampler:
         on_batch: Callable[[list[int], Trajectories], None] | None,
     ) -> Trajectories:
         stops = StopSequences(policy.tokenizer, sampling.stop_sequences) if sampling.stop_sequences else None
-        rows: dict[int, tuple[Answer, bool]] = {}
+        rows: dict[int, tuple[Generated, bool]] = {}
         finished: list[int] = []
 
         def batch_of(indices: Sequence[int]) -> Trajectories:
@@ -173,12 +173,12 @@ class VLLMSampler:
                 )
 
 
-def _ended(answer: Answer, asked: Completion, stops: StopSequences | None) -> tuple[Answer, bool]:
+def _ended(answer: Generated, asked: Completion, stops: StopSequences | None) -> tuple[Generated, bool]:
     """Cut a completion after the token that completes a stop sequence; return whether it ended before its limit."""
     tokens = answer.tokens
     for end in range(1, len(tokens) + 1 if stops is not None else 0):
         if stops is not None and stops.completed([tokens[end - 1]], partial(_window, asked, tokens[:end], stops.tail)):
-            return Answer(tokens[:end], answer.logprobs[:end]), True
+            return Generated(tokens[:end], answer.logprobs[:end]), True
     return answer, tokens[-1] in asked.eos
 
 
@@ -189,7 +189,7 @@ def _window(asked: Completion, tokens: tuple[int, ...], tail: int, _row: int) ->
 
 
 def _trajectories(
-    policy: Policy, prompts: Sequence[Prompt], rows: Sequence[tuple[Answer, bool]], sampling: SamplingConfig
+    policy: Policy, prompts: Sequence[Prompt], rows: Sequence[tuple[Generated, bool]], sampling: SamplingConfig
 ) -> Trajectories:
     """Return prompts and their completions, on the policy's device."""
     pad_id = policy.tokenizer.pad_token_id

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -201,28 +202,28 @@ def _entry(token: int, logprob: float) -> dict[str, Any]:
 def spoil(choice: dict[str, Any], choices: list[Any], fault: str) -> None:
     """Change a right answer into a wrong one."""
     content, tokens, versions = choice["logprobs"]["content"], choice["token_ids"], choice["weight_versions"]
-    if fault == "twice":
-        choices.append({**choice, "index": 1})
-    elif fault == "short":
+    if fault in ("short", "long"):
+        _resize(tokens, content, fault)
+        versions[0]["end"] = len(tokens)
+        choice["finish_reason"] = "length"
+        return
+    changes: dict[str, Callable[[], Any]] = {
+        "twice": lambda: choices.append({**choice, "index": 1}),
+        "lacks_logprobs": content.pop,
+        "other_token": lambda: content[-1].update(token_id=content[-1]["token_id"] + 1),
+        "not_a_number": lambda: content[0].update(logprob=-9999.0, rank=None),
+        "old": lambda: versions[0].update(version="earlier"),
+        "no_version": lambda: choice.update(weight_versions=None),
+        "aborted": lambda: choice.update(finish_reason="abort"),
+        "late": lambda: None,
+    }
+    changes[fault]()
+
+
+def _resize(tokens: list[int], content: list[Any], fault: str) -> None:
+    if fault == "short":
         tokens.pop()
         content.pop()
-        versions[0]["end"] -= 1
-        choice["finish_reason"] = "length"
-    elif fault == "long":
+    else:
         tokens.append(0)
         content.append(_entry(0, -1.0))
-        versions[0]["end"] += 1
-    elif fault == "lacks_logprobs":
-        content.pop()
-    elif fault == "other_token":
-        content[-1]["token_id"] += 1
-    elif fault == "not_a_number":
-        content[0] |= {"logprob": -9999.0, "rank": None}
-    elif fault == "old":
-        versions[0]["version"] = "earlier"
-    elif fault == "no_version":
-        choice["weight_versions"] = None
-    elif fault == "aborted":
-        choice["finish_reason"] = "abort"
-    elif fault != "late":
-        raise ValueError(fault)
