@@ -31,6 +31,7 @@ class Answer:
         done: the episode has reached its end.
         truncated: the environment cut the episode off.
         info: plain values for logs.
+        stop: strings that end the next turn.
     """
 
     messages: list[dict[str, Any]]
@@ -38,6 +39,7 @@ class Answer:
     done: bool
     truncated: bool
     info: Mapping[str, Any]
+    stop: tuple[str, ...] = ()
 
     @property
     def reward(self) -> float:
@@ -104,7 +106,15 @@ def read_step(found: Any, *, may_be_silent: bool = False) -> Answer:
         raise BadAnswer("the last message of step has the role 'assistant'; the policy speaks next, so it must not")
     if not isinstance(found.info, Mapping):
         raise BadAnswer(f"step returned info = {shorten(found.info)}, which is not a mapping")
-    return Answer(messages, _rewards(found.reward), bool(found.done), bool(found.truncated), dict(found.info))
+    rewards, ends = _rewards(found.reward), (bool(found.done), bool(found.truncated))
+    return Answer(messages, rewards, *ends, dict(found.info), _stop(found.stop))
+
+
+def _stop(stop: Any) -> tuple[str, ...]:
+    found = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(found, list | tuple) or not all(isinstance(each, str) and each for each in found):
+        raise BadAnswer(f"step returned stop = {shorten(stop)}; give texts that are not empty, such as ['\\n']")
+    return tuple(found)
 
 
 def _rewards(reward: Any) -> dict[str, float]:

@@ -19,6 +19,7 @@ def to_batch(
     columns: Sequence[str] = (),
     rewards: Sequence[str] = (),
     has_tools: bool = False,
+    refills: bool = False,
 ) -> Episodes:
     """Return the trajectories of B episodes on the policy's device, without what follows the last chosen token.
 
@@ -28,6 +29,7 @@ def to_batch(
         columns: names of numbers of tokens that the batch has even if no episode has them.
         rewards: names of rewards, which are 0 in an episode that did not receive them, unless it failed.
         has_tools: whether the policy may call tools, so that calls are counted.
+        refills: whether failed episodes are replaced, so that replacements are counted.
     """
     pad = policy.tokenizer.pad_token_id
     lengths = [_length(episode) for episode in episodes]
@@ -43,14 +45,25 @@ def to_batch(
     batch = batch.with_columns(**padded).to(policy.device)
     by_name = dict.fromkeys([*rewards, *(name for episode in episodes for name in episode.by_name)])
     metrics = [_numbers(episode, by_name, has_tools=has_tools) for episode in episodes]
+    if refills:
+        metrics = [each | {"episode/refilled": float(e.refilled)} for each, e in zip(metrics, episodes, strict=True)]
     keys = dict.fromkeys(key for each in metrics for key in each)
     return Episodes(
         batch.tokens, batch.mask, batch.action_mask, batch.ended, batch.columns,
-        outputs=[episode.output for episode in episodes],
+        outputs=[episode.opening_text + episode.output for episode in episodes],
         arguments=_arguments(episodes),
-        numbers={key: [each.get(key) for each in metrics] for key in keys},
+        numbers=Numbers({key: [each.get(key) for each in metrics] for key in keys}),
         failures=[episode.failure for episode in episodes],
     )  # fmt: skip
+
+
+class Numbers(dict[str, list[float | None]]):
+    """The metrics of a batch; names of rewards that others have given are added before means are taken."""
+
+    def add_rewards(self, names: Iterable[str], failures: Sequence[str]) -> None:
+        """Add rewards that no episode of the batch has received; `failures` are those of the batch."""
+        for name in names:
+            self.setdefault(f"environment/{name}", [None if failure else 0.0 for failure in failures])
 
 
 def _numbers(episode: Episode, rewards: Iterable[str], *, has_tools: bool) -> dict[str, float | None]:
@@ -67,7 +80,7 @@ def _arguments(episodes: Sequence[Episode]) -> dict[str, list[Any]]:
         "messages": [[{k: v for k, v in each.items() if k in plain} for each in rows] for rows in transcripts],
         "turns": [[turn.text for turn in episode.turns] for episode in episodes],
         "transcript": [_transcript(episode) for episode in episodes],
-        "info": [{**episode.info, "end": episode.end} for episode in episodes],
+        "info": [{**episode.values, **episode.info, "end": episode.end} for episode in episodes],
         "environment_rewards": [
             [reward for reward, is_chosen in zip(episode.rewards, episode.chosen, strict=True) if is_chosen]
             for episode in episodes
@@ -81,8 +94,8 @@ def _asked(episode: Episode) -> list[dict[str, Any]]:
 
 
 def _transcript(episode: Episode) -> list[dict[str, Any]]:
-    """Return who said what after the prompt, with the reward of each turn, and at the end why it failed."""
-    rows = [dict(each) for each in episode.messages]
+    """Return who said what after the prompt that was read, with the reward of each turn, and why it failed."""
+    rows = [dict(each) for each in (*episode.opening, *episode.messages)]
     return [*rows, {"role": "failure", "content": episode.failure}] if episode.failure else rows
 
 

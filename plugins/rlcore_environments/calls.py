@@ -19,6 +19,8 @@ POLL_S = 0.05
 """The longest wait for a call whose turn may come at any moment."""
 LOOK_S = 1.0
 """The longest wait of all; where a wait cannot be interrupted, Ctrl-C is handled between two of them."""
+REMOTE_MARGIN_S = 1.0
+"""What a call may take here beyond its limit in another process, before its episode fails."""
 _running, _watching = threading.local(), threading.Lock()
 
 
@@ -108,7 +110,7 @@ class Calls:
         """Run a call, and then those that wait, until none is left or the thread has been replaced."""
         call: Pending | None = first
         while call is not None:
-            _running.call = call, self
+            _running.allow = functools.partial(self.allow, call)
             outcome = _outcome(call)
             with self._lock:
                 if self._begun.pop(call, None) is None:  # it was too late
@@ -121,9 +123,41 @@ class Calls:
 
 def allow_more(seconds: float) -> None:
     """Let the call that runs in this thread take so many seconds from now, if it has less left; nothing elsewhere."""
-    if (running := getattr(_running, "call", None)) is not None:
-        call, calls = running
-        calls.allow(call, seconds)
+    if (allow := allowance()) is not None:
+        allow(seconds)
+
+
+def allowance() -> Callable[[float], None] | None:
+    """Return what lets the call that runs in this thread take more time; None if no call does."""
+    found: Callable[[float], None] | None = getattr(_running, "allow", None)
+    return found
+
+
+def set_allowance(allow: Callable[[float], None]) -> None:
+    """Set what lets the call that runs in this thread take more time, in a process of environments."""
+    _running.allow = allow
+
+
+class Limit:
+    """The time that a call in another process may take, which that process may extend, as tools do for each call.
+
+    Args:
+        seconds: from now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline, self._allow = time.monotonic() + seconds, allowance()
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return self._deadline - time.monotonic()
+
+    def allow(self, seconds: float) -> None:
+        """Let the call take so many seconds from now, if it has less left, in this process too."""
+        self._deadline = max(self._deadline, time.monotonic() + seconds)
+        if self._allow is not None:
+            self._allow(seconds + REMOTE_MARGIN_S)
 
 
 def finished(found: Any) -> Any:

@@ -40,8 +40,10 @@ class Factory:
         concurrency: most calls at a time; 0 if the author states none.
         replayable: whether the same row, seed and turns have the same answers.
         own_rows: returns the rows of a split, None if there are none.
+        reward_names: rewards that are metrics of every episode.
         example_turns: texts with which episodes get somewhere, for previews and laws.
         shutdown: ends what all environments share.
+        source: fingerprint of the source of an environment that only another process imports.
     """
 
     name: str
@@ -52,7 +54,9 @@ class Factory:
     replayable: bool = True
     own_rows: Callable[[str], Any] | None = None
     example_turns: Sequence[str] = ()
+    reward_names: Sequence[str] = ()
     shutdown: Callable[[], Any] | None = None
+    source: str = ""
 
 
 def factory_of(given: Any) -> Factory:
@@ -94,8 +98,15 @@ def factory_of(given: Any) -> Factory:
         replayable=bool(getattr(source, "replayable", True)),
         own_rows=getattr(source, "rows", None),
         example_turns=tuple(getattr(source, "example_turns", ())),
+        reward_names=_names(getattr(source, "reward_names", ()), given),
         shutdown=getattr(source, "shutdown", None),
     )
+
+
+def _names(names: Any, given: Any) -> tuple[str, ...]:
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"environment = {show(given)}: reward_names = {show(names)}: must be a list of names")
+    return tuple(names)
 
 
 def check_tools(tools: Sequence[Any]) -> None:

@@ -30,6 +30,18 @@ class EpisodeOptions:
         0, "how often an episode that failed is played again up to the turn that failed, if the environment is "
         "replayable", ge=0,
     )  # fmt: skip
+    refill: int = option(
+        0, "how often an episode that failed is replaced by a new one to the same prompt, sampled with other random "
+        "numbers, after the others are over", ge=0,
+    )  # fmt: skip
+    lazy: bool = option(
+        False, "reset environments when episodes begin, and not also when the prompts are read; their first messages "
+        "are then part of the episodes, and not of the prompts"
+    )  # fmt: skip
+    curriculum: Any = option(
+        None, "columns of rows that move over the run, by name: `{from, to, over}`, over so many steps, or `{from, to, "
+        "success, by}`, by so much after each round of which this share of the episodes succeeded; implies `lazy`"
+    )  # fmt: skip
     max_failed: float = option(
         0.5, "the run ends if a larger share of the episodes of a round, or of an evaluation, fails", ge=0, le=1
     )

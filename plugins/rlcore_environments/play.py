@@ -67,16 +67,24 @@ class Play:
         except BaseException as error:  # noqa: BLE001  an environment may raise anything
             self._failed(episode, error)
             return
-        self._check_opening(episode, found)
+        complete = self.sampler.given(episode.read).complete
+        if complete is None:
+            self._check_opening(episode, found)
+            return
+        try:
+            episode.begin_with(complete(found), found, self.dialogue.text(found))
+        except DataError as error:  # such as a prompt that is too long
+            episode.fail(str(error))
 
     def _open(self, episode: Episode) -> Pending:
         attempt = self._attempts[episode.index] = Attempt(self.sampler.factory)
-        given = self.sampler.given(episode.prompt)
+        given = self.sampler.given(episode.read)
+        episode.values = given.values
         return self.sampler.calls.start(attempt.reset, dict(given.row), given.seed)
 
     def _check_opening(self, episode: Episode, found: list[dict[str, Any]]) -> None:
         said = [(each["role"], each["content"]) for each in found]
-        opening = self.sampler.given(episode.prompt).opening
+        opening = self.sampler.given(episode.read).opening
         if opening is not None and said != [(each["role"], each["content"]) for each in opening]:
             plain = "".join(content for _, content in said)
             episode.fail(
@@ -94,7 +102,7 @@ class Play:
 
     def _turn(self, live: Sequence[Episode]) -> list[tuple[Episode, Pending]]:
         """Sample the next turn of live episodes, and return the calls of their environments."""
-        by_limit: dict[int, list[Episode]] = {}
+        alike: dict[tuple[int, tuple[str, ...]], list[Episode]] = {}
         most, longest = self.sampler.options.max_new_tokens, self.policy.max_prompt_length
         for episode in live:
             room = most - episode.num_new if most else self.sampling.max_new_tokens
@@ -105,10 +113,10 @@ class Play:
                 if not episode.turns:  # nothing was chosen, so there is nothing to score
                     episode.fail(f"the prompt has {len(episode.tokens)} tokens, and the model takes at most {longest}")
             else:
-                by_limit.setdefault(min(room, self.sampling.max_new_tokens), []).append(episode)
+                alike.setdefault((min(room, self.sampling.max_new_tokens), episode.stop), []).append(episode)
         pending: list[tuple[Episode, Pending]] = []
-        for limit, group in sorted(by_limit.items()):
-            self._sample(group, limit, pending)
+        for (limit, stop), group in sorted(alike.items()):
+            self._sample(group, limit, stop, pending)
         for episode in live:
             if episode.end:
                 self._over(episode)
@@ -130,8 +138,13 @@ class Play:
             options["logit_mask"] = self.logit_mask
         return options
 
-    def _sample(self, group: list[Episode], limit: int, pending: list[tuple[Episode, Pending]]) -> None:
-        sampling = evolve(self.sampling, max_new_tokens=limit, min_new_tokens=min(limit, self.sampling.min_new_tokens))
+    def _sample(
+        self, group: list[Episode], limit: int, stop: tuple[str, ...], pending: list[tuple[Episode, Pending]]
+    ) -> None:
+        sampling = evolve(
+            self.sampling, max_new_tokens=limit, min_new_tokens=min(limit, self.sampling.min_new_tokens),
+            stop_sequences=tuple(dict.fromkeys([*self.sampling.stop_sequences, *stop])),
+        )  # fmt: skip
         prompts, reported = [episode.next_prompt for episode in group], set[int]()
 
         def report(indices: Sequence[int], part: Trajectories) -> None:

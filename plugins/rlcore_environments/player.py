@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import attrs
 
 from rlcore.components import describe_error
 from rlcore.config import evolve, structure, unstructure
-from rlcore.errors import ConfigError, DataError, RLCoreError
+from rlcore.errors import DataError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import PromptPipeline, Sampler
 from rlcore.safe_text import shorten
 from rlcore.sampling import derive_seeds
 from rlcore.settings import DataConfig, TrainConfig
-from rlcore.types import Prompt, Sample, is_conversation
+from rlcore.types import Prompt, Sample
 from rlcore_environments.answers import BadAnswer, read_messages
 from rlcore_environments.calls import Calls, CallTooLate, finished
+from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.example import MOST, ExampleTurns, stand_in, to_sample
 from rlcore_environments.factory import Factory, check_environment, factory_of
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.process import RemoteError, isolated_factory
+from rlcore_environments.rows import SEED, any_token, content_of, describe_silence, fields_of, fitted, own_columns
 from rlcore_environments.sampler import EpisodeSampler, Given
-from rlcore_transformers.data.limits import truncated_prompt
 from rlcore_transformers.data.rows import load_rows
 from rlcore_transformers.data.tokens import missing_opening, opening_tokens
 
-SEED = "seed"
-"""Column of a row with the seed of its environment; rows without it receive one."""
 _log = get_logger("environments")
 
 
@@ -57,6 +55,8 @@ class Player:
             self.factory = isolated_factory(
                 environment, self.options.python, one_each=one_each, timeout_s=self.options.timeout_s
             )
+        self.curriculum = Curriculum(self.options.curriculum)
+        self.is_lazy = self.options.lazy or bool(self.curriculum.moves)
         self._dialogues: dict[int, tuple[Any, Dialogue]] = {}
         self._given: dict[int, Given] = {}  # by the identity of a prompt's columns
 
@@ -84,7 +84,10 @@ class Player:
         return kept[1]
 
     def pipeline(self, pipeline: PromptPipeline) -> PromptPipeline:
-        """Return a pipeline that resets an environment for each row, and renders its first messages with the prompt."""
+        """Return a pipeline that resets an environment for each row, and renders its first messages with the prompt.
+
+        With `lazy`, rows are read without a reset, and their prompts are rendered when each episode begins.
+        """
 
         def build(
             source: Any, tokenizer: Any, data: DataConfig, *, max_length: int, what: str = "prompts"
@@ -94,43 +97,108 @@ class Player:
                 self.config.run.seed * 1009 + (700 if what == "eval_prompts" else 600), range(len(rows))
             )
             fields = [
-                _fields(row, data.prompt_column, seed, f"{what}[{i}]")
+                fields_of(row, data.prompt_column, seed, f"{what}[{i}]")
                 for i, (row, seed) in enumerate(zip(rows, seeds, strict=True))
             ]
+
+            def render(
+                rows: Sequence[Mapping[str, Any]], openings: Sequence[list[dict[str, Any]]], what: str = what
+            ) -> list[Prompt]:
+                return self._render(pipeline, rows, openings, tokenizer, data, max_length=max_length, what=what)
+
+            if self.is_lazy:
+                return self._unopened(fields, render, tokenizer, data, what)
             openings = self._openings(fields, data.prompt_column, what)
-            dialogue = self.dialogue(tokenizer)
-            complete = [
-                {**each, data.prompt_column: _content(each.get(data.prompt_column), said, dialogue, f"{what}[{i}]")}
-                for i, (each, said) in enumerate(zip(fields, openings, strict=True))
-            ]
-            if self.factory.tools:
-                complete = [{**each, "tools": list(self.factory.tools)} for each in complete]
-            prompts = pipeline(complete, tokenizer, data, max_length=max_length, what=what)
-            if len(prompts) != len(rows):
-                raise DataError(
-                    f"{what}: the pipeline returned {len(prompts)} prompts for {len(rows)} rows, and every row of a "
-                    "run with an environment needs one of its own, since it is given to reset; leave rows out "
-                    "beforehand, or use another pipeline (data.prompt_pipeline)"
+            found = render(fields, openings)
+            for prompt, row, said in zip(found, fields, openings, strict=True):
+                self._given[id(prompt.columns)] = Given(
+                    prompt.columns, own_columns(row, data.prompt_column), int(row[SEED]), said
                 )
-            found = []
-            for i, (prompt, row, said) in enumerate(zip(prompts, fields, openings, strict=True)):
-                safe = self._safe(prompt, said, dialogue, data)
-                if safe.tokens != prompt.tokens:
-                    safe = attrs.evolve(safe, tokens=_fitted(safe.tokens, dialogue, data, max_length, f"{what}[{i}]"))
-                given = {name: value for name, value in row.items() if name not in (SEED, data.prompt_column)}
-                self._given[id(safe.columns)] = Given(safe.columns, given, int(row[SEED]), said)
-                found.append(safe)
             return found
 
         return build
 
+    def _render(
+        self,
+        pipeline: PromptPipeline,
+        rows: Sequence[Mapping[str, Any]],
+        openings: Sequence[list[dict[str, Any]]],
+        tokenizer: Any,
+        data: DataConfig,
+        *,
+        max_length: int,
+        what: str,
+    ) -> list[Prompt]:
+        """Return the prompts of rows with the first messages of their environments."""
+        dialogue = self.dialogue(tokenizer)
+        complete = [
+            {**each, data.prompt_column: content_of(each.get(data.prompt_column), said, dialogue, f"{what}[{i}]")}
+            for i, (each, said) in enumerate(zip(rows, openings, strict=True))
+        ]
+        if self.factory.tools:
+            complete = [{**each, "tools": list(self.factory.tools)} for each in complete]
+        prompts = pipeline(complete, tokenizer, data, max_length=max_length, what=what)
+        if len(prompts) != len(rows):
+            raise DataError(
+                f"{what}: the pipeline returned {len(prompts)} prompts for {len(rows)} rows, and every row of a "
+                "run with an environment needs one of its own, since it is given to reset; leave rows out "
+                "beforehand, or use another pipeline (data.prompt_pipeline)"
+            )
+        found = []
+        for i, (prompt, said) in enumerate(zip(prompts, openings, strict=True)):
+            safe = self._safe(prompt, said, dialogue, data)
+            if safe.tokens != prompt.tokens:
+                safe = attrs.evolve(safe, tokens=fitted(safe.tokens, dialogue, data, max_length, f"{what}[{i}]"))
+            found.append(safe)
+        return found
+
+    def _unopened(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        render: Callable[..., list[Prompt]],
+        tokenizer: Any,
+        data: DataConfig,
+        what: str,
+    ) -> list[Prompt]:
+        """Return the prompts of rows without a reset; each knows how it is rendered with the first messages."""
+        column, names = data.prompt_column, dict.fromkeys(name for row in rows for name in row)
+        asked = [i for i, row in enumerate(rows) if row.get(column) is not None]
+        ready = dict(zip(asked, render([rows[i] for i in asked], [[] for _ in asked]) if asked else [], strict=True))
+        found = []
+        for i, row in enumerate(rows):
+            columns = {name: row.get(name) for name in names if name != column}
+            prompt = ready.get(i) or Prompt("", (any_token(tokenizer),), columns)
+            complete = partial(self._completed, render, row, column, f"{what}[{i}]")
+            split = "eval" if what == "eval_prompts" else "train"
+            self._given[id(prompt.columns)] = Given(
+                prompt.columns, own_columns(row, column), int(row[SEED]), None, complete, split
+            )
+            found.append(prompt)
+        return found
+
+    def _completed(
+        self,
+        render: Callable[..., list[Prompt]],
+        row: Mapping[str, Any],
+        column: str,
+        where: str,
+        said: list[dict[str, Any]],
+    ) -> Prompt:
+        if not said and row.get(column) is None:
+            raise DataError(describe_silence(where, self.factory.name, column))
+        (prompt,) = render([row], [said], where)
+        return prompt
+
     def _given_with(self, prompt: Prompt) -> Given:
         """Return what an environment received when a prompt was read; of other prompts, what their columns tell."""
         found = self._given.get(id(prompt.columns))
-        if found is not None and found.columns is prompt.columns:
+        if found is None or found.columns is not prompt.columns:
+            columns = dict(prompt.columns)
+            found = Given(prompt.columns, columns, int(columns.pop(SEED, 0)), None)
+        if not self.curriculum.moves:
             return found
-        columns = dict(prompt.columns)
-        return Given(prompt.columns, columns, int(columns.pop(SEED, 0)), None)
+        moving = {k: v for k, v in self.curriculum.values(found.split).items() if found.row.get(k) is None}
+        return attrs.evolve(found, row={**found.row, **moving}, values=moving)
 
     def _safe(self, prompt: Prompt, said: list[dict[str, Any]], dialogue: Dialogue, data: DataConfig) -> Prompt:
         """Return a prompt without the column of tools; control tokens in the environment's messages are text."""
@@ -162,10 +230,7 @@ class Player:
                     f"{shorten(dict(row))}"
                 ) from error
             if not said and row.get(column) is None:
-                raise DataError(
-                    f"{what}[{i}]: environment '{self.factory.name}': reset returned no messages, and the row has no "
-                    f"'{column}', so the policy has nothing to answer"
-                )
+                raise DataError(describe_silence(f"{what}[{i}]", self.factory.name, column))
             found.append(said)
         return found
 
@@ -186,6 +251,7 @@ class Player:
     def sampler(self, sampler: Sampler) -> Sampler:
         """Return the sampler of episodes."""
         found: Any = EpisodeSampler(sampler, self.factory, self.options, self.dialogue, self._given_with)
+        found.curriculum = self.curriculum
         return found  # type: ignore[no-any-return]
 
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
@@ -203,41 +269,3 @@ class Player:
                 Calls(1, self.options.timeout_s).start(self.factory.shutdown).result()
             except Exception as error:  # noqa: BLE001  the run is over
                 _log.warning("the environment could not be shut down", error=describe_error(error))
-
-
-def _fields(row: Any, column: str, seed: int, where: str) -> dict[str, Any]:
-    fields = {str(key): value for key, value in row.items()} if isinstance(row, Mapping) else {column: row}
-    own = fields.get(SEED)
-    if own is not None and (isinstance(own, bool) or not isinstance(own, numbers.Integral)):
-        raise DataError(
-            f"{where}: the column '{SEED}' is {shorten(own)} ({type(own).__name__}), and it is the seed of the row's "
-            "environment, an integer; correct it, or rename the column if it is something else"
-        )
-    return {**fields, SEED: seed if own is None else int(own)}
-
-
-def _fitted(
-    tokens: Sequence[int], dialogue: Dialogue, data: DataConfig, max_length: int, where: str
-) -> tuple[int, ...]:
-    """Return the tokens of a prompt that were computed anew, within the same limits as those of the pipeline."""
-    kept = truncated_prompt(list(tokens), dialogue.tokenizer, data, where)
-    if max_length and len(kept) >= max_length:
-        raise DataError(
-            f"{where}: has {len(kept)} tokens, since the environment's message has the text of a control token, which "
-            f"is read as text, and the model takes prompts of at most {max_length - 1}; shorten it, or set "
-            f"data.max_prompt_tokens to at most {max_length - 1} to truncate prompts"
-        )
-    return tuple(kept)
-
-
-def _content(asked: Any, said: list[dict[str, Any]], dialogue: Dialogue, where: str) -> Any:
-    """Return the prompt of a row followed by the environment's first messages: a conversation, or a text."""
-    if dialogue.is_chat:
-        before = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked or ())
-        return [*before, *said]
-    if is_conversation(asked):
-        raise ConfigError(
-            f"{where}: is a conversation, and the tokenizer has no chat template to render it "
-            "(model.tokenizer.chat_template)"
-        )
-    return f"{asked or ''}{''.join(str(each['content']) for each in said)}"

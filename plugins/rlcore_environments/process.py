@@ -14,7 +14,6 @@ import sys
 import sysconfig
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -24,7 +23,7 @@ from typing import Any
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
 from rlcore.safe_text import show
-from rlcore_environments.calls import CallTooLate
+from rlcore_environments.calls import CallTooLate, Limit
 from rlcore_environments.factory import Factory, check_tools
 from rlcore_environments.worker import plain_value
 
@@ -68,7 +67,7 @@ class Worker:
         except OSError as error:
             raise ConfigError(f"data.episodes.python = {python!r}: cannot be started: {error.strerror}") from error
         self._lock, self._ids, self._waiting = threading.Lock(), itertools.count(1), dict[int, Future[Any]]()
-        self._begun = dict[int, float]()
+        self._limits = dict[int, Limit]()
         atexit.register(self.close)
         begun: Future[Any] = Future()
         self._waiting[0] = begun
@@ -108,7 +107,7 @@ class Worker:
     @property
     def is_late(self) -> bool:
         """Whether a call is late, or nearly so."""
-        return any(time.monotonic() - begun > 0.9 * self._timeout_s for begun in list(self._begun.values()))
+        return any(limit.left < 0.1 * self._timeout_s for limit in list(self._limits.values()))
 
     def end_if_stuck(self) -> None:
         """End the process if it does not answer any more; environments in other calls of it may still work."""
@@ -122,15 +121,21 @@ class Worker:
     def _answer(self, method: str, episode: int, arguments: Mapping[str, Any], limit_s: float) -> Any:
         answer: Future[Any] = Future()
         number = next(self._ids)
-        self._waiting[number], self._begun[number] = answer, time.monotonic()
+        limit = Limit(limit_s)
+        self._waiting[number], self._limits[number] = answer, limit
         try:
             if not self.is_alive:
                 raise ProcessDied(self._epitaph())
             self._send({"id": number, "method": method, "episode": episode, "arguments": arguments})
-            return answer.result(limit_s)
+            while True:
+                try:
+                    return answer.result(max(limit.left, 0.0))
+                except FutureTimeout:
+                    if limit.left <= 0:
+                        raise
         finally:
             self._waiting.pop(number, None)
-            self._begun.pop(number, None)
+            self._limits.pop(number, None)
 
     def close(self) -> None:
         """End the process, and what it started."""
@@ -155,6 +160,10 @@ class Worker:
         assert self._process.stdout is not None  # noqa: S101  it is a pipe
         for line in self._process.stdout:
             answer = json.loads(line)
+            if "more" in answer:
+                if (limit := self._limits.get(answer["id"])) is not None:
+                    limit.allow(answer["more"])
+                continue
             waiting = self._waiting.pop(answer["id"], None)
             if waiting is None:
                 continue
@@ -263,7 +272,8 @@ def isolated_factory(environment: Any, python: str | None, *, one_each: bool, ti
     return Factory(
         name=about["name"], make=lambda: RemoteEnvironment(workers), tools=about["tools"],
         max_turns=about["max_turns"], concurrency=about["concurrency"], replayable=about["replayable"],
-        own_rows=rows_of, example_turns=about["example_turns"], shutdown=shutdown,
+        own_rows=rows_of, example_turns=about["example_turns"], reward_names=about["reward_names"], shutdown=shutdown,
+        source=about["source"],
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class EnvironmentReward:
@@ -14,6 +15,11 @@ class EnvironmentReward:
     def __call__(self, environment_rewards: Sequence[list[float]]) -> list[list[float]]:
         """Return the rewards of B episodes."""
         return list(environment_rewards)
+
+    def open(self, run: Any) -> None:
+        """Let the values that move over a run follow it (`data.episodes.curriculum`)."""
+        if (curriculum := getattr(run.sampling.sampler, "curriculum", None)) is not None:
+            curriculum.run = run
 
     @staticmethod
     def example_outputs() -> dict[str, list[float]]:

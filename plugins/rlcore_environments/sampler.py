@@ -8,6 +8,7 @@ every batch, and with them the results, do not depend on how long an environment
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -20,11 +21,12 @@ from rlcore.errors import RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy, Sampler
 from rlcore.ranks import Ranks
-from rlcore.sampling import draw_seeds, takes
+from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes, Prompt
-from rlcore_environments.batch import to_batch
+from rlcore_environments.batch import Numbers, to_batch
 from rlcore_environments.calls import Calls
+from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import FAILED, Episode
 from rlcore_environments.factory import Factory
@@ -32,6 +34,8 @@ from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.play import Play
 
 log = get_logger("environments")
+REFILL = 2**20
+"""Position, among the seeds derived from that of a row, of the first episode that replaces a failed one."""
 
 
 class EpisodesFailed(RLCoreError, RuntimeError):
@@ -40,19 +44,25 @@ class EpisodesFailed(RLCoreError, RuntimeError):
 
 @attrs.frozen(eq=False)
 class Given:
-    """What the environment of a prompt received when the prompt was read, and what it said.
+    """What the environment of a prompt receives, and what it said when the prompt was read.
 
     Attributes:
         columns: the prompt's columns, by which it is recognised.
         row: the row.
         seed: its seed.
         opening: the first messages; None if they are not known.
+        complete: returns the prompt with the first messages, of a prompt that was read without them.
+        split: `train` or `eval`.
+        values: columns of the row that move over the run.
     """
 
     columns: Mapping[str, Any]
     row: Mapping[str, Any]
     seed: int
     opening: Sequence[Mapping[str, Any]] | None
+    complete: Callable[[list[dict[str, Any]]], Prompt] | None = None
+    split: str = "train"
+    values: Mapping[str, float] = attrs.field(factory=dict)
 
 
 class EpisodeSampler:
@@ -79,9 +89,11 @@ class EpisodeSampler:
         self.exact_logprobs = bool(getattr(sampler, "exact_logprobs", False))
         self.draws_from_policy = bool(getattr(sampler, "draws_from_policy", True))
         self.max_turns = options.max_turns or factory.max_turns or 16
+        self.curriculum: Curriculum | None = None
         self._warned = False
         self._played, self._failures = 0, list[str]()  # since the last call of `check_round`
-        self._rewards: dict[str, None] = {}  # the names of all that were given so far
+        self._rewards = dict.fromkeys(factory.reward_names)  # the names of all that were given so far
+        self._batches = list[tuple[weakref.ref[Numbers], Sequence[str]]]()  # since the last call of `check_round`
         self.__signature__ = _signature(sampler)
 
     @cached_property
@@ -107,12 +119,16 @@ class EpisodeSampler:
         """
         seeds = draw_seeds(len(prompts), generator) if row_seeds is None else row_seeds
         episodes = [Episode(i, prompt, int(seed)) for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))]
-        for episode in episodes:
-            episode.begin()
         loop = Play(self, policy, sampling, self._make_dialogue(policy.tokenizer), generator, logit_mask)
         try:
-            loop.open(episodes)
-            loop.play([episodes[k :: self.options.cohorts] for k in range(self.options.cohorts)])
+            self._play(loop, episodes)
+            for attempt in range(self.options.refill):
+                failed = [episode for episode in episodes if episode.end == FAILED]
+                self._note_failures(failed)
+                for episode in failed:
+                    (seed,) = derive_seeds(int(seeds[episode.index]), [REFILL + attempt])
+                    episodes[episode.index] = episode.replaced(seed)
+                self._play(loop, [episodes[episode.index] for episode in failed])
         finally:
             loop.close(episodes)
         self._note_failures(episodes)
@@ -125,16 +141,38 @@ class EpisodeSampler:
         else:
             columns = {}
         self._rewards |= dict.fromkeys(name for episode in episodes for name in episode.by_name)
-        return to_batch(
-            policy, episodes, columns=list(columns), rewards=list(self._rewards), has_tools=bool(self.factory.tools)
-        )
+        batch = to_batch(
+            policy, episodes, columns=list(columns), rewards=list(self._rewards), has_tools=bool(self.factory.tools),
+            refills=self.options.refill > 0,
+        )  # fmt: skip
+        if isinstance(batch.numbers, Numbers):
+            self._batches.append((weakref.ref(batch.numbers), batch.failures))
+        return batch
+
+    @property
+    def source(self) -> str:
+        """Return the fingerprint of the source of an environment in another process; empty for others."""
+        return self.factory.source
+
+    def _play(self, loop: Play, episodes: list[Episode]) -> None:
+        for episode in episodes:
+            episode.begin()
+        loop.open(episodes)
+        loop.play([episodes[k :: self.options.cohorts] for k in range(self.options.cohorts)])
 
     def check_round(self, ranks: Ranks) -> None:
         """Check how many of the episodes failed that all processes have played since the last call; all call together.
 
+        Rewards that some of these episodes were given for the first time become metrics of all of them.
+
         Raises:
             EpisodesFailed: a larger share of them failed than `data.episodes.max_failed` allows.
         """
+        self._rewards |= dict.fromkeys(sorted(set(ranks.gather(list(self._rewards)))))
+        for numbers, failed_ones in self._batches:
+            if (known := numbers()) is not None:
+                known.add_rewards(self._rewards, failed_ones)
+        self._batches = []
         played, failures, self._played, self._failures = self._played, self._failures, 0, []
         of, failed = sum(ranks.gather([played])), ranks.gather([(len(failures), failures[0])] if failures else [])
         count = sum(number for number, _ in failed)

@@ -6,8 +6,10 @@ environment. What an environment prints goes to the standard error output.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import base64
+import hashlib
 import importlib
 import inspect
 import json
@@ -18,6 +20,8 @@ import threading
 from typing import Any
 
 FIELDS = ("messages", "reward", "done", "truncated", "info")
+FURTHER = ("stop",)
+"""Fields of a step that not every class has."""
 
 
 class RemoteTurn:
@@ -51,6 +55,8 @@ class Server:
                 "concurrency": int(getattr(self.source, "concurrency", 0) or 0),
                 "replayable": bool(getattr(self.source, "replayable", True)),
                 "example_turns": list(getattr(self.source, "example_turns", ())),
+                "reward_names": list(getattr(self.source, "reward_names", ())),
+                "source": _fingerprint(self.source),
                 "has_rows": callable(getattr(self.source, "rows", None)),
                 "name": getattr(self.source, "__name__", type(self.source).__name__),
             }
@@ -76,6 +82,16 @@ class Server:
         return asyncio.run_coroutine_threadsafe(wait(), self.loop).result()
 
 
+def _fingerprint(source: Any) -> str:
+    """Return a digest of the module that defines an environment; comments and formatting do not change it."""
+    module = getattr(source, "__module__", None) or type(source).__module__
+    try:
+        text = ast.unparse(ast.parse(inspect.getsource(sys.modules[module])))
+    except (OSError, TypeError, KeyError, SyntaxError):
+        return "no source"
+    return f"module source {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
 def _load(given: dict[str, Any]) -> Any:
     if "pickle" in given:
         return pickle.loads(base64.b64decode(given["pickle"]))  # noqa: S301  this run wrote it
@@ -89,7 +105,7 @@ def _load(given: dict[str, Any]) -> Any:
 def _plain(value: Any, method: str) -> Any:
     """Return an answer with which JSON and the parent can work: steps as mappings, pairs as mappings of their parts."""
     if all(hasattr(value, name) for name in FIELDS):
-        return {name: getattr(value, name) for name in FIELDS}
+        return {name: getattr(value, name) for name in (*FIELDS, *FURTHER) if hasattr(value, name)}
     if method == "step" and isinstance(value, tuple) and len(value) == 2:
         return {"messages": value[0], "reward": value[1]}
     return value
@@ -126,6 +142,9 @@ def main() -> None:
     say({"id": 0, "result": None})
 
     def answer(request: dict[str, Any]) -> None:
+        calls = sys.modules.get("rlcore_environments.calls")  # of tools, which may take longer than a call
+        if calls is not None:
+            calls.set_allowance(lambda seconds: say({"id": request["id"], "more": seconds}))
         try:
             method = request["method"]
             result = _plain(server.call(method, request["episode"], request["arguments"]), method)

@@ -42,6 +42,7 @@ class Step:
         done: the episode has reached its end.
         truncated: the environment cuts the episode off, although it has not reached its end.
         info: plain values for logs and reward functions; numbers in it become metrics.
+        stop: strings that end the policy's next turn, beside `gen.stop_sequences`.
     """
 
     messages: Messages = ()
@@ -49,6 +50,7 @@ class Step:
     done: bool = False
     truncated: bool = False
     info: Mapping[str, Any] = attrs.field(factory=dict)
+    stop: str | Sequence[str] = ()
 
 
 class Environment(Protocol):
@@ -79,7 +81,8 @@ class EnvironmentFactory(Protocol):
     """What is registered with `register_environments`: a class of environments, or an object with the method `make`.
 
     Optional attributes, of a class as well: `tools` (JSON schemas, which the chat template renders), `max_turns`,
-    `concurrency` (most calls at a time), `replayable` (false if the same turns may have other answers), and the methods
+    `concurrency` (most calls at a time), `replayable` (false if the same turns may have other answers), `reward_names`
+    (rewards that are metrics of every episode, 0 where they are not given), and the methods
     `rows(split)`, which returns the rows of `train` or `eval` if the user gives no prompts, and `shutdown()`.
     """
 

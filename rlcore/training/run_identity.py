@@ -33,7 +33,7 @@ ROWS = {
 """Inputs of rows, and the attributes of `RunData` with the rows as the run uses them."""
 
 
-EPISODES = ("max_turns", "max_new_tokens", "history")
+EPISODES = ("max_turns", "max_new_tokens", "history", "refill", "curriculum")
 """Options of `data.episodes` that change what is learned; the others are about time, processes and failures."""
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """What `module:attribute` looks like."""
@@ -105,7 +105,7 @@ def _environment(run: Run, chosen: Chosen) -> dict[str, Any]:
         options = {name: _described(value) for name, value in (unstructure(choice.options) or {}).items()}
         about = describe_bound(choice.component.lasting_name, describe_input(redact(options), whole=True))
     else:
-        about = _described(given) if is_here else given
+        about = _described(given) if is_here else f"{given}, {getattr(run.sampling.sampler, 'source', 'no source')}"
     return {"environment": about, "episodes": {name: episodes[name] for name in EPISODES if name in episodes} or None}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 
 max_calls: list[int] = []
@@ -45,7 +46,7 @@ class Stuck(Dice):
     async def step(self, turn: object) -> object:
         text = turn.text  # type: ignore[attr-defined]
         if text == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # before this thread goes on
         if text == "block":
             time.sleep(60)  # noqa: ASYNC251  it blocks on purpose
         self.blocks_close = text == "blocks"

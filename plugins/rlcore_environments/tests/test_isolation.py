@@ -11,15 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from env_games import Scripted, make_player, make_policy, play, read_prompts
+from env_games import TEMPLATE, Scripted, make_player, make_policy, play, read_prompts
 from isolated_games import Dice, Pairs
 
+import rlcore
 from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import Turn
 from rlcore.settings import SamplingConfig
 from rlcore_environments import process
 from rlcore_environments.answers import read_step
+from rlcore_environments.calls import Calls
+from rlcore_environments.options import ToolOptions
 from rlcore_environments.process import RemoteEnvironment, Worker, Workers, isolated_factory
+from rlcore_environments.tools import Tools
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 NAME = "isolated_games:Dice"
 
@@ -135,3 +140,48 @@ def test_values_are_the_same_in_a_process() -> None:
         assert read_step(there.step(Turn("x", 0))) == read_step(Pairs().step(Turn("x", 0)))
     finally:
         factory.shutdown()  # type: ignore[misc]
+
+
+def test_each_call_of_a_tool_in_a_process_has_the_time_of_a_tool() -> None:
+    """Two calls take longer than a call of the environment may; the third takes longer than one of a tool may."""
+    tools = Tools(ToolOptions(functions=["isolated_slow:wait"], timeout_s=0.8))
+    factory = isolated_factory(tools, None, one_each=False, timeout_s=0.5)
+    calls = [{"name": "wait", "arguments": {"seconds": seconds}} for seconds in (0.6, 0.6, 9)]
+    try:
+        environment = factory.make()
+        environment.reset({}, seed=0)
+        found = Calls(1, 0.5).start(environment.step, Turn("", 0, tool_calls=calls)).result()
+        said = [message["content"] for message in read_step(found).messages]
+        assert said == ["done", "done", "error: wait did not return within 0.8 seconds"]
+    finally:
+        factory.shutdown()  # type: ignore[misc]
+
+
+def train(folder: Path, **run: object) -> object:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    return rlcore.train(
+        make_gpt2(), trainer={"name": "reinforce", "rollouts": 4}, environment="resumed_games:Coin", prompts=["a"] * 4,
+        gen={"max_new_tokens": 2}, tokenizer=tokenizer, loggers=[], eval={"at_end": False},
+        data={"episodes": {"isolate": "process"}},
+        run={"root": str(folder), "name": "run", "report": False, **run},
+    )  # fmt: skip
+
+
+def test_a_run_does_not_go_on_with_other_code_of_its_isolated_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = (
+        "def prize():\n    return 1.0\n\n\nclass Coin:\n    def reset(self, row, *, seed):\n        return 'go'\n\n"
+        "    def step(self, turn):\n        return prize()\n"
+    )
+    file = tmp_path / "resumed_games.py"
+    file.write_text(code)
+    train(tmp_path / "runs", steps=1)
+    file.write_text("# a comment\n" + code)
+    train(tmp_path / "runs", steps=2, resume="auto")
+    file.write_text(code.replace("1.0", "2.0"))  # in a function that the class calls
+    with pytest.raises(ConfigError, match=r"data\.environment was .*Coin, module source \w{16}.*, is .*Coin, module"):
+        train(tmp_path / "runs", steps=3, resume="auto")
+    assert "resumed_games" not in sys.modules  # only the process imports it
