@@ -66,7 +66,6 @@ MODULES = [
     "rlcore.sampling",
     "rlcore.settings",
     "rlcore.sharding.divided",
-    "rlcore.sharding.shards",
     "rlcore.sharding.whole",
     "rlcore.checkpoints.state",
     "rlcore.training",
@@ -84,6 +83,7 @@ MODULES = [
     "rlcore_sft.config",
     "rlcore_sft.loss",
     "rlcore_shard.parts",
+    "rlcore_shard.shards",
     "rlcore_tools.trl_functions",
 ]
 OPERATORS = {"__call__", "__contains__", "__getitem__", "__iter__", "__len__"}

@@ -1,7 +1,7 @@
 """Every process keeps a part of each weight, gradient and moment: torch's FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
 Two modules share the weights. The policy's own module runs without gradients, on whole weights that are gathered when
-they are needed and freed before the next gradient (`rlcore.sharding.shards`). A copy of it, cut into parts, runs with
+they are needed and freed before the next gradient (`rlcore_shard.shards`). A copy of it, cut into parts, runs with
 gradients: each block is gathered before it runs and freed after it. The number of passes with gradients is the same on
 every process, as collective operations require; that of passes without gradients need not be.
 
@@ -27,11 +27,11 @@ from rlcore.errors import ConfigError, RanksError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
-from rlcore.sharding.shards import Cut, Shards
 from rlcore.sharding.tensor_file import SavedTensor
 from rlcore.sharding.whole import load_optimizer
 from rlcore_shard.blocks import norms_of, shared_weights
 from rlcore_shard.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
+from rlcore_shard.shards import Cut, Shards
 
 
 class FullySharded:

@@ -25,9 +25,9 @@ from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
-from rlcore.sharding.shards import Cut, Shards
 from rlcore_shard.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
 from rlcore_shard.flat_state import Fragment, gather_state, load_state
+from rlcore_shard.shards import Cut, Shards
 
 
 class ZeroRedundancy:

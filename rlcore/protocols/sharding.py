@@ -144,8 +144,8 @@ class Divisible(Protocol):
         """Divide the weights among processes.
 
         Args:
-            shards: the parts of the weights of `module`, then those of `frozen_parameters`
-                (`rlcore.sharding.shards.Shards`).
+            shards: the parts of the weights of `module`, then those of `frozen_parameters`; `DividedModule` lists what
+                is called of them.
         """
         ...
 
@@ -163,7 +163,7 @@ class Divisible(Protocol):
         """Return a context in which the processes that pass `here` write the weights; collective.
 
         They call `save_pretrained`, or `export` where `merged` is true, inside `TensorStream.finishing` of what the
-        context yields (`rlcore.sharding.shards.TensorStream`). The others join in assembling the tensors.
+        context yields (`rlcore.sharding.divided.TensorStream`). The others join in assembling the tensors.
 
         Args:
             further: parts of other tensors that are written afterwards, with `TensorStream.take`.

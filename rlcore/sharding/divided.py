@@ -3,15 +3,65 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rlcore.protocols import Divisible, Learner
-from rlcore.sharding.shards import Shards, TensorStream
+
+T = TypeVar("T")
+
+
+def undivided(part: Tensor) -> Tensor:
+    """Return the whole tensor of a part where nothing is divided: the part, without its gradient."""
+    return part.detach()
+
+
+class TensorStream:
+    """Whole tensors that one process writes, assembled one after another from the parts of all processes.
+
+    Joining is collective, so every process joins the same parts in the same order: the process that writes calls
+    `take`, and `finish` when it has finished or failed; the others call `finish` alone. No process holds more than one
+    whole tensor.
+
+    Args:
+        parts: this process's parts of the tensors, in the order in which they are written.
+        join: returns the whole tensor of a part; collective.
+    """
+
+    def __init__(self, parts: Iterable[Tensor], join: Callable[[Tensor], Tensor] = undivided) -> None:
+        self._pending, self._join = deque(parts), join
+
+    def take(self, part: Tensor) -> Tensor:
+        """Return the whole tensor of a part; those that come before it in the order are left out.
+
+        Raises:
+            ValueError: the part is not among those that remain.
+        """
+        while self._pending:
+            each = self._pending.popleft()
+            whole = self._join(each)
+            if each is part:
+                return whole
+        raise ValueError(
+            f"a tensor of shape {list(part.shape)} is written out of the order in which tensors are joined"
+        )
+
+    def finish(self) -> None:
+        """Join the parts that remain."""
+        while self._pending:
+            self._join(self._pending.popleft())
+
+    def finishing(self, make: Callable[[], T]) -> T:
+        """Return what `make` returns, and finish whether or not it raises."""
+        try:
+            return make()
+        finally:
+            self.finish()
 
 
 class DividedModule:
@@ -21,7 +71,7 @@ class DividedModule:
     """
 
     module: Any
-    _shards: tuple[Shards, ...] = ()
+    _shards: tuple[Any, ...] = ()
 
     def check_divisible(self, strategy: str) -> None:
         """Raise nothing: the weights can be divided."""
@@ -35,7 +85,7 @@ class DividedModule:
         """Return the parameters beside `module` that are needed without gradients: none."""
         return {}
 
-    def use_shards(self, *shards: Shards) -> None:
+    def use_shards(self, *shards: Any) -> None:
         """Divide the weights among processes; the first shards are those of `module`."""
         self._shards = shards
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from rlcore.errors import CheckpointError
 from rlcore.sharding import tensor_file
-from rlcore.sharding.shards import TensorStream
+from rlcore.sharding.divided import TensorStream
 from rlcore.sharding.tensor_file import TensorFile
 from rlcore_testing.small import make_gpt2, make_llama, make_t5
 from rlcore_transformers.models import model_files

@@ -5,7 +5,7 @@ from torch import nn
 
 from rlcore.protocols import Divisible
 from rlcore.sharding.divided import DividedModule
-from rlcore.sharding.shards import Cut, Shards
+from rlcore_shard.shards import Cut, Shards
 
 
 class Layered(DividedModule):

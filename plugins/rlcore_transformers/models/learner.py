@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
-from rlcore.sharding.divided import DividedModule
-from rlcore.sharding.shards import Shards, TensorStream
+from rlcore.sharding.divided import DividedModule, TensorStream
 from rlcore_transformers.models.freezing import blocks_of
 from rlcore_transformers.models.model_files import file_layout, read_model, write_model
 from rlcore_transformers.models.model_module import ModelModule
@@ -121,14 +120,14 @@ class ModelLearner(DividedModule, Generic[M]):
             finally:
                 self._stream, self._omits_weights = None, False
 
-    def _layout(self, shards: Shards) -> dict[str, Tensor] | None:
+    def _layout(self, shards: Any) -> dict[str, Tensor] | None:
         """Return the layout of the model's file; None if it cannot be written one tensor at a time."""
         if self.saves_part:
             return {}
         shapes = shards.shapes
         return file_layout(self.model, {id(each): shapes[name] for name, each in self.module.named_parameters()})
 
-    def _saved_names(self, shards: Shards) -> set[str]:
+    def _saved_names(self, shards: Any) -> set[str]:
         """Return the names of the parameters that `save_pretrained` writes."""
         adapters = find_adapters(self.model)
         if adapters is None and not self._omits_weights:
@@ -186,7 +185,7 @@ class ModelLearner(DividedModule, Generic[M]):
 
         save_policy(folder, self.module, self.tokenizer, save_model=write)
 
-    def _streamed(self, shards: Shards, stream: TensorStream) -> Iterator[tuple[Tensor, Tensor]]:
+    def _streamed(self, shards: Any, stream: TensorStream) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each parameter of the model and its whole value; complete the heads and adapters."""
         by_name, own = dict(self.module.named_parameters()), {id(each) for each in self.model.parameters()}
         for name, part in shards.named_parts(self._saved_names(shards)):
@@ -210,7 +209,7 @@ class ModelLearner(DividedModule, Generic[M]):
                 load_policy(folder, self.module)
         self.version += 1
 
-    def _load_parts(self, folder: Path, shards: Shards, layout: dict[str, Tensor]) -> None:
+    def _load_parts(self, folder: Path, shards: Any, layout: dict[str, Tensor]) -> None:
         """Load this process's parts of the model's weights, one tensor at a time, and the whole heads."""
         own = {id(each) for each in self.model.parameters()}
         by_name = dict(self.module.named_parameters())

@@ -15,7 +15,6 @@ from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder, SteeringHead
-from rlcore.sharding.shards import Shards
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
@@ -87,7 +86,7 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         named = self.reference.named_parameters() if isinstance(self.reference, PreTrainedModel) else ()
         return {name: weight for name, weight in named if id(weight) not in own}
 
-    def use_shards(self, *shards: Shards) -> None:
+    def use_shards(self, *shards: Any) -> None:
         """Divide the weights among processes; where CUDA graphs read the whole weights, they keep their addresses."""
         for each in shards:
             each.stay = each.stay or self.decoding == "static"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
 
-T = TypeVar("T")
+from rlcore.sharding.divided import TensorStream
+
+__all__ = ["Cut", "Shards", "TensorStream"]  # the last by its former name
 
 
 @attrs.frozen(eq=False)
@@ -27,54 +28,6 @@ class Cut:
     join: Callable[[Tensor], Tensor]
     copy: Callable[[Tensor, Any], None]
     reads_rows: bool = False
-
-
-def undivided(part: Tensor) -> Tensor:
-    """Return the whole tensor of a part where nothing is divided: the part, without its gradient."""
-    return part.detach()
-
-
-class TensorStream:
-    """Whole tensors that one process writes, assembled one after another from the parts of all processes.
-
-    Joining is collective, so every process joins the same parts in the same order: the process that writes calls
-    `take`, and `finish` when it has finished or failed; the others call `finish` alone. No process holds more than one
-    whole tensor.
-
-    Args:
-        parts: this process's parts of the tensors, in the order in which they are written.
-        join: returns the whole tensor of a part; collective.
-    """
-
-    def __init__(self, parts: Iterable[Tensor], join: Callable[[Tensor], Tensor] = undivided) -> None:
-        self._pending, self._join = deque(parts), join
-
-    def take(self, part: Tensor) -> Tensor:
-        """Return the whole tensor of a part; those that come before it in the order are left out.
-
-        Raises:
-            ValueError: the part is not among those that remain.
-        """
-        while self._pending:
-            each = self._pending.popleft()
-            whole = self._join(each)
-            if each is part:
-                return whole
-        raise ValueError(
-            f"a tensor of shape {list(part.shape)} is written out of the order in which tensors are joined"
-        )
-
-    def finish(self) -> None:
-        """Join the parts that remain."""
-        while self._pending:
-            self._join(self._pending.popleft())
-
-    def finishing(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns, and finish whether or not it raises."""
-        try:
-            return make()
-        finally:
-            self.finish()
 
 
 class Shards:
