@@ -53,8 +53,8 @@ DEFAULT_PACKAGES = {
     "rlcore_environments",
 }
 """Packages that are made of the former parts of the core, and may be built upon."""
-MAY_NAME_PACKAGES = ("rlcore._moved", "rlcore_testing")
-"""Old names of modules that are in a package today, and the conformance kit, which is published with the packages."""
+MAY_NAME_PACKAGES = ("rlcore_testing",)
+"""The conformance kit, which is published with the packages."""
 
 
 def _packages() -> dict[str, Path]:

@@ -7,7 +7,7 @@ from rlcore._moved import MOVED
 INTRODUCTION = """\
 # Modules that have moved
 
-Generated from `rlcore/_moved.py` by `make docs`.
+Generated from `rlcore/moved.json` by `make docs`.
 
 Modules of the core that have become parts of a package, or of another file of the core. An import of an old name still
 works: it imports the new module, with a `DeprecationWarning`, or raises a `ModuleNotFoundError` with the command that
