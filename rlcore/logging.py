@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, Generic, TextIO, TypeVar
 
 from rlcore.errors import ConfigError
@@ -67,12 +66,13 @@ class EnvironmentVariable(Generic[T]):
         """The variable's text, in lower case; that of the default if unset."""
         return os.environ.get(self.name, "").strip().lower() or self.default
 
-    def value(self, word: str, where: str) -> T:
-        """Return the value of a word.
+    def check(self, word: str | None = None, where: str = "") -> T:
+        """Return the value of the variable, or of `word`.
 
         Raises:
-            ConfigError: it has none; `where` begins the message.
+            ConfigError: it has none; `where`, or the name of the variable, begins the message.
         """
+        word = self.word if word is None else word
         if self.number is not None and word.isdecimal():
             return self.number(word)
         if word in self.choices:
@@ -82,15 +82,8 @@ class EnvironmentVariable(Generic[T]):
         near = difflib.get_close_matches(word, self.choices, n=1)
         alternative = "" if self.number is None else ", or a number, as 10 for debug and 40 for error"
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise ConfigError(f"{where} = {word!r}: must be one of {', '.join(self.choices)}{alternative}{hint}")
-
-    def check(self) -> T:
-        """Return the value.
-
-        Raises:
-            ConfigError: the variable has an invalid value.
-        """
-        return self.value(self.word, self.name)
+        choices = ", ".join(self.choices)
+        raise ConfigError(f"{where or self.name} = {word!r}: must be one of {choices}{alternative}{hint}")
 
     def read(self) -> T:
         """Return the value, or warn once and return the default if it is invalid: a run in progress must not fail."""
@@ -142,7 +135,7 @@ def set_verbosity(level: int | str) -> None:
     if isinstance(level, bool) or not isinstance(level, int | str):
         raise ConfigError(f"verbosity = {level!r} ({type(level).__name__}): must be the name or the number of a level")
     word = str(level).strip().lower()
-    LEVEL.value(word, "verbosity")
+    LEVEL.check(word, "verbosity")
     LEVEL.write(word)
 
 
@@ -222,12 +215,15 @@ class Log:
         self._log("error", event, fields)
 
     def _log(self, method: str, event: str, fields: dict[str, Any]) -> None:
-        lowest = LEVEL.read() if _rank() == "0" else max(LEVEL.read(), LEVELS["error"])
-        if LEVELS[method] < lowest:
+        rank = os.environ.get("RANK") or "0"
+        if LEVELS[method] < (LEVEL.read() if rank == "0" else max(LEVEL.read(), LEVELS["error"])):
             return
-        # Two frames up is the caller of info() and the like. structlog's own search ignores modules by prefix, so that
-        # ignoring rlcore.logging would ignore rlcore.loggers as well.
-        site = _call_site(sys._getframe(2)) if FORMAT.read() == "explicit" else {}  # noqa: SLF001  as logging does
+        site: dict[str, Any] = {}
+        if FORMAT.read() == "explicit":
+            # Two frames up is the caller of info() and the like. structlog's own search ignores modules by prefix, so
+            # that ignoring rlcore.logging would ignore rlcore.loggers as well.
+            frame = sys._getframe(2)  # noqa: SLF001  as logging does
+            site = {"pathname": frame.f_code.co_filename, "lineno": frame.f_lineno, "rank": rank}
         with suppress(OSError):  # for example, stderr is a file on a full disk; that must not end a run
             getattr(_structlog(self.name, site), method)(hide_logins(event), **redact({**self.fields, **fields}))
 
@@ -235,14 +231,6 @@ class Log:
 def get_logger(name: str) -> Log:
     """Return the log of the part of the program called `name`; this imports and configures nothing."""
     return Log(name)
-
-
-def _rank() -> str:
-    return os.environ.get("RANK", "") or "0"
-
-
-def _call_site(frame: FrameType) -> dict[str, Any]:
-    return {"pathname": frame.f_code.co_filename, "lineno": frame.f_lineno, "rank": _rank()}
 
 
 def _structlog(name: str, site: dict[str, Any]) -> Any:
@@ -256,6 +244,7 @@ def _structlog(name: str, site: dict[str, Any]) -> Any:
     if structlog.is_configured():
         return structlog.get_logger().bind(logger=name, **site)
     stream = sys.stderr
+    colors = not os.environ.get("NO_COLOR") and stream.isatty()
 
     def put_site_first(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         path = "/".join(Path(site["pathname"]).parts[-2:])  # with its folder, since many packages have a trainer.py
@@ -277,11 +266,7 @@ def _structlog(name: str, site: dict[str, Any]) -> Any:
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f" if site else "%H:%M:%S", utc=False),
             *([put_site_first] if site else []),
             escape,
-            structlog.dev.ConsoleRenderer(colors=_has_colours(stream), exception_formatter=write_traceback),
+            structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=write_traceback),
         ],
         wrapper_class=structlog.BoundLogger,
     ).bind(logger=name)
-
-
-def _has_colours(stream: TextIO) -> bool:
-    return not os.environ.get("NO_COLOR") and stream.isatty()

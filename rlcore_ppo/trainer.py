@@ -97,15 +97,12 @@ class PPOTrainer:
         if run.ranks.any(scored.dense is not None):
             dense = ops.place_last(scored.scores, batch.action_mask) if scored.dense is None else scored.dense
             batch = batch.with_columns(dense=dense)
-        if not self._is_known(batch):
+        is_known = run.sampling.is_exact and "logprobs" in batch and "values" in batch
+        if not is_known:  # else the sampler's log-probs and values equal the trainer's
             batch = put_through(batch, self._rescored, size, tokens=tokens)
         if self.penalised or self.config.bootstrap_truncated:
             batch = put_through(batch, self._compared, size, tokens=tokens)
         return batch
-
-    def _is_known(self, batch: Trajectories) -> bool:
-        """Return whether the sampler's log-probs and values equal the trainer's, so that no forward pass is needed."""
-        return self.run.sampling.is_exact and "logprobs" in batch and "values" in batch
 
     def _rescored(self, batch: Trajectories) -> Trajectories:
         """Replace log-probs and values by the trainer's own, and keep the sampler's."""
@@ -171,9 +168,8 @@ class PPOTrainer:
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
             passed = Meter(self.run.ranks)
-            for minibatch in minibatches(batch, config.batch_size, seed=seed):
-                first = meter.is_empty and passed.is_empty
-                passed.merge(self._learn(minibatch, check_ratio=first))
+            for i, minibatch in enumerate(minibatches(batch, config.batch_size, seed=seed)):
+                passed.merge(self._learn(minibatch, check_ratio=epoch == i == 0))
             meter.merge(passed)
             if config.target_kl is not None and not passed.means()["policy/approx_kl"] <= 1.5 * config.target_kl:
                 break  # also where it is NaN

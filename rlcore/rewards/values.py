@@ -30,9 +30,9 @@ def read_rewards(
     """
     values: list[float | list[float] | None] = []
     for i, item, count in zip(inputs.indices, _items(result, function, inputs), num_actions, strict=True):
-        row = _as_row(item, f" for sample {i}", function, inputs)
-        if row is None:
-            values.append(_number(item, f"sample {i}", function, inputs))
+        row = _without_arrays(item, f" for sample {i}", function, inputs)
+        if not isinstance(row, (list, tuple)):
+            values.append(_number(row, f"sample {i}", function, inputs))
             continue
         if len(row) != count and "output_tokens" not in inputs.arguments:
             inputs.fail(function, f"returned {len(row)} numbers for sample {i}; return one number per sample")
@@ -96,11 +96,6 @@ def _without_arrays(value: Any, where: str, function: UserFunction, inputs: Call
             "dense tensor or array of them",
             error,
         )
-
-
-def _as_row(item: Any, where: str, function: UserFunction, inputs: CallInputs) -> list[Any] | None:
-    item = _without_arrays(item, where, function, inputs)
-    return list(item) if isinstance(item, (list, tuple)) else None
 
 
 def _number(value: Any, where: str, function: UserFunction, inputs: CallInputs) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import attrs
 import torch
-from torch import Tensor
 
 from rlcore import ops
 from rlcore.errors import RewardError
@@ -71,28 +70,23 @@ def rollout_metrics(batch: Trajectories, scored: Scored, ranks: Ranks) -> Metric
     scores, by_name = batch["scores"], scored.by_name
     if HAS_SCORE in batch and not bool(batch[HAS_SCORE].all()):
         scores = scores[batch[HAS_SCORE]]
+    metrics: Metrics = {}
+    if len(scores):
+        metrics = {
+            "reward/mean": float(scores.mean()),
+            "reward/std": float(scores.std(correction=0)),
+            "reward/min": float(scores.min()),
+            "reward/max": float(scores.max()),
+        }
+    # A process may lack some, or all, of the metrics of episodes.
+    names = sorted(set(ranks.gather(list(scored.numbers))))
     return {
-        **(_reward_metrics(scores) if len(scores) else {}),
+        **metrics,
         "reward/unscored": float(len(batch) - len(scores)),
         "response/length_mean": float(batch.num_actions.float().mean()),
         "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
-        **_of_episodes(scored, ranks),
+        **(ranks.average({name: scored.numbers.get(name, []) for name in names}) if names else {}),
         **{f"reward/{name}": mean for name, mean in (ranks.average(by_name) if len(by_name) > 1 else {}).items()},
-    }
-
-
-def _of_episodes(scored: Scored, ranks: Ranks) -> Metrics:
-    """Return the mean of each metric of episodes; a process may lack some, or all, of them."""
-    names = sorted(set(ranks.gather(list(scored.numbers))))
-    return ranks.average({name: scored.numbers.get(name, []) for name in names}) if names else {}
-
-
-def _reward_metrics(scores: Tensor) -> Metrics:
-    return {
-        "reward/mean": float(scores.mean()),
-        "reward/std": float(scores.std(correction=0)),
-        "reward/min": float(scores.min()),
-        "reward/max": float(scores.max()),
     }
 
 
