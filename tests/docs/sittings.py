@@ -5,6 +5,7 @@ A comment `<!-- setup: ... -->` before a fence, which is not rendered, lists wha
     model=NAME    such a model with a longer context in the folder ./NAME, such as ./Qwen/Qwen3-0.6B
     one-step      trainers stop after one step where no budget is given
     file=NAME     the fence is the content of that file
+    other         the file is no configuration that `rlcore train` accepts
     edit=NAME     the fence is a function that replaces the function of the same name in that file
     plugin=NAME   the fence is the entry points of that dist, and the file it names is installed with it
     raises=NAME   the fence ends with that error of rlcore's; a command then exits with 1
@@ -86,7 +87,7 @@ class Sitting:
         given = {}
         for need in snippet.needs:
             name, _, value = need.partition("=")
-            if name in {"file", "edit", "plugin", "raises", "said"}:
+            if name in {"file", "edit", "plugin", "raises", "said", "other"}:
                 given[name] = value
             elif name == "model":
                 make_gpt2(self, value, context=1024)
@@ -102,7 +103,7 @@ class Sitting:
             edit(self.cwd / given["edit"], snippet.text)
         elif "file" in given:
             (self.cwd / given["file"]).write_text(snippet.text, encoding="utf-8")
-        if not given or (snippet.language == "yaml" and "raises" not in given):
+        if not given or (snippet.language == "yaml" and not {"raises", "other"} & set(given)):
             CHECKS[snippet.language](self, snippet)
 
     def raises(self, snippet: Snippet, name: str) -> None:

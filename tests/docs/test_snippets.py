@@ -29,8 +29,8 @@ def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPy
             del sys.modules[name]
 
 
-IN_FRESH_INTERPRETERS = {"tutorial.md"}
-"""Pages whose commands all run in new interpreters, which takes half a minute."""
+IN_FRESH_INTERPRETERS = {"tutorial.md", "sweeps.md"}
+"""Pages whose commands run, or start, new interpreters, which takes half a minute."""
 
 
 def _case(page: Path) -> Any:

@@ -13,8 +13,8 @@ from rlcore.safe_text import visible
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
     """Add the arguments of `rlcore convert` to its parser, and return the function that runs it."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="YAML of trlX, or arguments of TRL as YAML or JSON")
-    parser.add_argument("--trainer", help="trainer of TRL's arguments; needed if they fit several")
+    parser.add_argument("file", type=Path, metavar="FILE", help="YAML of trlX, a sweep of it too, or arguments of TRL")
+    parser.add_argument("--trainer", help="trainer of a sweep or of TRL's arguments; needed if they fit several")
     parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="file to write; default: standard output")
     return partial(_convert, parser)
 
@@ -23,12 +23,13 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     from rlcore.config import load_yaml
     from rlcore.errors import ConfigError
     from rlcore.plugins.registry import all_registries
-    from rlcore_tools.conversion import trl_arguments, trlx_config
+    from rlcore_tools.conversion import trl_arguments, trlx_config, trlx_sweep
     from rlcore_tools.synonyms import component_names
 
     values = load_yaml(arguments.file)
     is_trlx = isinstance(values.get("train"), dict) and isinstance(values.get("method"), dict)
-    library = trlx_config if is_trlx else trl_arguments
+    is_sweep = trlx_sweep.is_sweep(values)
+    library = trlx_config if is_trlx or is_sweep else trl_arguments
     name = arguments.trainer or library.trainer_of(values)
     if name is None:
         parser.error(
@@ -41,7 +42,9 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     if options is None:
         raise ConfigError(f"--trainer {name}: it has no options to convert to")
     try:
-        if is_trlx:
+        if is_sweep:
+            conversion = trlx_sweep.convert_sweep(values, component.name, options)
+        elif is_trlx:
             conversion = trlx_config.convert_trlx(values, component.name, options)
         else:
             conversion = trl_arguments.convert_trl(values, component.name, options, method=short)

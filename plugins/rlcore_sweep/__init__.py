@@ -1,0 +1,1 @@
+"""Sweeps over options of a run with Optuna: `rlcore sweep`."""

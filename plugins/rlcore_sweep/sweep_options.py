@@ -1,0 +1,167 @@
+"""The section `sweep` of a configuration, and the sweep that a file and a command line describe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+
+from rlcore.config import config, load_yaml, merge, option, structure, unstructure
+from rlcore.errors import ConfigError
+from rlcore_sweep.space import Dimension, read_space, read_words
+
+SECTION = "sweep"
+ROOT = Path("sweeps")
+OF_TRIALS = {"run.name": "name", "run.root": "folder", "run.resume": "resume", "run.overwrite": "overwrite"}
+"""Options of a run that the sweep sets for each trial."""
+
+
+@config
+class SweepConfig:
+    """What a sweep searches, how, and for how long."""
+
+    metric: str = option("eval/reward/mean", "metric of metrics.jsonl by which trials are compared")
+    mode: Literal["max", "min"] = option("max", "whether a higher or a lower metric is better")
+    value: Literal["last", "best"] = option(
+        "last", "value of the metric that counts: the last one of a run, or its best"
+    )
+    trials: int = option(20, "number of trials, pruned and failed ones included", ge=1)
+    parallel: int = option(1, "trials that run at the same time", ge=1)
+    sampler: Literal["tpe", "random", "grid"] = option(
+        "tpe", "how values are chosen: `tpe` learns from earlier trials, `grid` tries every combination",
+        source="arXiv:2304.11127",
+    )  # fmt: skip
+    prune: Literal["none", "asha", "hyperband"] = option(
+        "none", "stop trials early that are worse than others at the same step", source="arXiv:1810.05934, 1603.06560"
+    )
+    min_steps: int | None = option(
+        None, "steps before a trial may be pruned; default: eval.every, or 1 if the metric is no evaluation's", ge=1,
+        unit="steps",
+    )  # fmt: skip
+    reduction: int = option(4, "pruning keeps about one of this many trials at each comparison", ge=2)
+    seed: int = option(0, "seed of the sampler", ge=0, le=2**32 - 1)
+    time_s: float | None = option(
+        None, "stop the sweep after this much time; the same command continues it", gt=0, unit="seconds"
+    )
+    trial_time_s: float | None = option(
+        None, "end a trial that takes longer than this, as failed", gt=0, unit="seconds"
+    )
+    max_failed: int = option(3, "end the sweep once this many trials have failed and none succeeded; 0: never", ge=0)
+    space: Mapping[str, Any] = option(
+        {}, "option's dotted path: a distribution such as `loguniform(1e-6, 1e-4)`, a list of values, or one value"
+    )
+
+
+FREE = ("trials", "parallel", "time_s", "trial_time_s", "max_failed")
+"""Options that may change when a sweep is continued."""
+
+
+@attrs.frozen
+class Sweep:
+    """A sweep that is ready to run.
+
+    Attributes:
+        options: its options.
+        base: the configuration that all trials share.
+        dimensions: the swept options.
+        folder: the folder of the study and of the trials.
+        where: name of the configuration, for errors.
+    """
+
+    options: SweepConfig
+    base: Mapping[str, Any]
+    dimensions: tuple[Dimension, ...]
+    folder: Path
+    where: str
+
+    def values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of the swept options by their paths, for a trial's parameters."""
+        return {each.path: each.value(parameters[each.path]) for each in self.dimensions if each.path in parameters}
+
+    def configuration(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the configuration of a run with these values of the swept options."""
+        return merge(self.base, nested(values))
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted paths as nested mappings."""
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        for step in reversed(path.split(".")):
+            value = {step: value}  # noqa: PLW2901  from the inside out
+        found = merge(found, value)
+    return found
+
+
+def read_sweep(
+    file: Path, words: Sequence[str], given: Mapping[str, Any], *, space: Path | None = None, folder: Path | None = None
+) -> Sweep:
+    """Return the sweep of a configuration file and a command line.
+
+    Args:
+        file: the configuration, with a section `sweep` or without.
+        words: options of the space as `path=distribution`, `path=[a, b]` or `path=value`.
+        given: options of the section `sweep` from the command line.
+        space: another file with a section `sweep`, which the first file's adds to.
+        folder: folder of the sweep; by default `sweeps/` and the file's name.
+
+    Raises:
+        ConfigError: an option of the section is invalid, a distribution has wrong bounds, or a grid has no end.
+    """
+    values = load_yaml(file)
+    section = _section(values, file)
+    if space is not None:
+        section = merge(_section(load_yaml(space), space), section)
+    where = f"{file} + command line" if words or given or space else str(file)
+    entries = read_words(words)
+    given_space = section.get("space") if section.get("space") is not None else {}
+    if isinstance(given_space, Mapping):
+        section = {**section, "space": {**_flat(given_space), **entries}}
+    options = structure(SweepConfig, {**section, **given}, where=where, path=SECTION)
+    _refuse(options.space, where)
+    dimensions, shared = read_space(options.space)
+    if not dimensions:
+        raise ConfigError(
+            f"{where}: no option is swept: give one a distribution, such as "
+            "'trainer.optimizer.lr=loguniform(1e-6, 1e-4)', or a list of values, such as 'run.seed=[0, 1, 2]'"
+        )
+    if options.sampler == "grid":
+        for each in dimensions:
+            each.grid()
+    base = merge({name: value for name, value in values.items() if name != SECTION}, nested(shared))
+    return Sweep(options, base, tuple(dimensions), folder or ROOT / file.stem, where)
+
+
+def record_of(sweep: Sweep) -> dict[str, Any]:
+    """Return the sweep as one configuration: the shared options, and the section `sweep` in full."""
+    space = {each.path: each.text for each in sweep.dimensions}
+    section = {name: value for name, value in unstructure(sweep.options).items() if name != "space"}
+    return {**sweep.base, SECTION: {**section, "space": space}}
+
+
+def _section(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    section = values.get(SECTION)
+    if not isinstance(section, Mapping | None):
+        raise ConfigError(f"{file}: {SECTION} = {section!r:.60}: must be a mapping of options")
+    return dict(section or {})
+
+
+def _flat(space: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the entries of a space by dotted paths: it may be nested, as a configuration is."""
+    flat: dict[str, Any] = {}
+    for key, entry in space.items():
+        path = f"{prefix}{key}"
+        flat |= _flat(entry, f"{path}.") if isinstance(entry, Mapping) and entry else {path: entry}
+    return flat
+
+
+def _refuse(space: Mapping[str, Any], where: str) -> None:
+    for path in space:
+        inner = [name for name in OF_TRIALS if name == path or name.startswith(f"{path}.")]
+        if inner:
+            raise ConfigError(f"{where}: {path}: the sweep sets {inner[0]} for each trial; leave it out")
+        other = next((each for each in space if each.startswith(f"{path}.")), None)
+        if other is not None:
+            raise ConfigError(f"{where}: {other} is a part of {path}, which has an entry of its own: keep one of them")
