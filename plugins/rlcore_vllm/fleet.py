@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 import tempfile
@@ -43,7 +44,7 @@ class Fleet:
         self.servers: list[VLLMServer] = []
         self._token, self._port = secrets.token_hex(4), 0
         self._own: OwnServer | None = None
-        self._policies = 0
+        self._policies = self._written = 0
         self._lock = threading.Lock()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder: Path | None = None if config.weights_dir is None else Path(config.weights_dir)
@@ -125,8 +126,9 @@ class Fleet:
         if self.config.lora == "adapter":
             write_adapter(policy, place / "adapter")
             return
-        if not self.servers:
+        if self._written != self._policies:  # the configuration is that of another policy, or is not there yet
             write_folder(policy, place / "model")
+            self._written = self._policies
         write_weights(policy, place / "model")
 
     def _begin(self, policy: Any) -> None:
@@ -228,6 +230,8 @@ class Fleet:
         elif self._folder is not None and self.is_main:
             for name in ("model", "adapter", "worker"):
                 shutil.rmtree(self._folder / name, ignore_errors=True)
+            with contextlib.suppress(OSError):  # something else is in it
+                self._folder.rmdir()
 
 
 def _lora_rank(rank: int) -> int:

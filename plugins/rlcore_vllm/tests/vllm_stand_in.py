@@ -123,8 +123,11 @@ class StandIn:
                 return
             make = next(make for name, make in self._models.items() if name in weights)
             model, head = make(), self.model.get_output_embeddings().weight.detach().clone()
-            model.load_state_dict(weights, strict=False)
-            model.tie_weights()
+            if make is make_gpt2 and "lm_head.weight" in weights:  # a server whose config does not tie them
+                model.lm_head.weight = torch.nn.Parameter(head)
+                model.load_state_dict(weights, strict=False)
+            else:
+                model.load_state_dict(weights, strict=False)
             if self.keeps_head:
                 model.lm_head.weight = torch.nn.Parameter(head)
             self.model = model

@@ -1,0 +1,233 @@
+"""A server has the policy's weights before anything is sampled, or the run stops: known defects by name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from vllm_stand_in import StandIn
+
+from rlcore.errors import ConfigError
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt
+from rlcore_testing.rig.policies import perturb
+from rlcore_testing.small import LETTERS, make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.models.seq2seq import build_seq2seq_lm
+from rlcore_vllm.config import VLLMConfig
+from rlcore_vllm.errors import EngineError, StaleWeights
+from rlcore_vllm.vllm_sampler import VLLMSampler
+
+SAMPLING = SamplingConfig(max_new_tokens=6)
+PROMPTS = [Prompt(text, tuple(LETTERS.index(letter) for letter in text)) for text in ("ab", "cde", "f", "go on")]
+SEEDS = [11, 12, 13, 14]
+
+
+def make_policy(make: Callable[[], Any] = make_gpt2, **options: Any) -> ModelPolicy:
+    policy = build_causal_lm(make(), CausalLMConfig(**options), tokenizer=make_tokenizer())
+    assert isinstance(policy, ModelPolicy)
+    return policy
+
+
+def sampler_of(server: StandIn, tmp_path: Path, **options: Any) -> VLLMSampler:
+    return VLLMSampler(VLLMConfig(url=server.url, weights_dir=str(tmp_path / "weights"), **options))
+
+
+@pytest.mark.parametrize("make", [make_gpt2, make_llama], ids=["tied", "untied"])
+def test_log_probs_are_those_of_the_present_weights(make: Callable[[], Any], stand_in: StandIn, tmp_path: Path) -> None:
+    policy, sampler = make_policy(make), sampler_of(stand_in, tmp_path)
+    for _ in range(3):
+        batch = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+        with torch.no_grad():
+            own = policy.score(batch).logprobs
+        assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
+        perturb(policy)
+    assert stand_in.version.endswith("-2")  # versions 0, 1 and 2 of the policy
+
+
+def test_a_tied_head_that_stays_old_stops_the_run(stand_in: StandIn, tmp_path: Path) -> None:
+    """vLLM's CPU backend keeps a packed copy of a tied head, which `reload_weights` leaves as it is."""
+    policy, sampler = make_policy(), sampler_of(stand_in, tmp_path)
+    sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    perturb(policy)
+    stand_in.keeps_head = True
+    num_asked = len(stand_in.asked)
+    with pytest.raises(StaleWeights, match=r"differ from the policy's by up to .*such as a head that is tied"):
+        sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert len(stand_in.asked) == num_asked + 4  # the check alone: no rollout was sampled
+
+
+def test_sampling_from_the_base_model_for_ever_stops_the_run(stand_in: StandIn, tmp_path: Path) -> None:
+    """Updates that report success and change nothing (TRL's issue 5312, verl's 7495)."""
+    policy, sampler = make_policy(), sampler_of(stand_in, tmp_path)
+    sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    perturb(policy)
+    stand_in.keeps_weights = True
+    with pytest.raises(StaleWeights):
+        sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+
+def test_the_tolerance_is_an_option(stand_in: StandIn, tmp_path: Path) -> None:
+    policy = make_policy()
+    sampler = sampler_of(stand_in, tmp_path, tolerance=100.0)
+    sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    perturb(policy)
+    stand_in.keeps_weights = True
+    batch = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    with torch.no_grad():
+        gap = (policy.score(batch).logprobs - batch["logprobs"])[batch.action_mask].abs().max()
+    assert gap > 1e-3
+
+
+def test_a_server_in_bfloat16_has_a_wider_tolerance(stand_in: StandIn, tmp_path: Path) -> None:
+    policy = make_policy()
+    stand_in.info["dtype"] = "torch.bfloat16"
+    sampler = sampler_of(stand_in, tmp_path)
+    sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    fleet = sampler._fleet
+    assert fleet.tolerance(policy, is_full_precision=True) == 0.5
+    stand_in.info["dtype"] = "torch.float32"
+    exact = sampler_of(stand_in, tmp_path)
+    exact(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert exact._fleet.tolerance(policy, is_full_precision=True) == 1e-3
+    assert exact._fleet.tolerance(policy, is_full_precision=False) == 0.5
+
+
+def test_the_prefix_cache_is_emptied_after_the_weights_have_changed(stand_in: StandIn, tmp_path: Path) -> None:
+    sampler = sampler_of(stand_in, tmp_path)
+    sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert stand_in.calls == [
+        "/init_weight_transfer_engine", "/pause?mode=keep", "/start_weight_update", "/update_weights",
+        "/finish_weight_update", "/resume", "/reset_prefix_cache",
+    ]  # fmt: skip
+
+
+def test_weights_that_have_not_changed_are_not_sent_again(stand_in: StandIn, tmp_path: Path) -> None:
+    policy, sampler = make_policy(), sampler_of(stand_in, tmp_path)
+    sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    num_calls = len(stand_in.calls)
+    sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert len(stand_in.calls) == num_calls
+
+
+def test_two_policies_of_one_version_are_told_apart(stand_in: StandIn, tmp_path: Path) -> None:
+    one, other, sampler = make_policy(), make_policy(), sampler_of(stand_in, tmp_path)
+    with torch.no_grad():
+        for weight in other.module.parameters():
+            weight.mul_(0.5)
+    assert one.version == other.version
+    for policy in (one, other, one):
+        batch = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+        with torch.no_grad():
+            own = policy.score(batch).logprobs
+        assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
+
+
+def test_a_server_that_was_started_anew_elsewhere_is_given_the_weights_again(stand_in: StandIn, tmp_path: Path) -> None:
+    policy, sampler = make_policy(), sampler_of(stand_in, tmp_path)
+    before = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    stand_in.version, stand_in.model = "default", make_gpt2(seed=7)
+    stand_in._logits.clear()
+    after = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert after.action_tokens == before.action_tokens
+    assert torch.equal(after["logprobs"], before["logprobs"])
+
+
+def test_an_update_that_fails_is_an_error_and_is_not_finished(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = stand_in.post
+
+    def failing(path: str, body: Any) -> tuple[int, Any]:
+        return (500, {"error": {"message": "no such file"}}) if path == "/update_weights" else post(path, body)
+
+    monkeypatch.setattr(stand_in, "post", failing)
+    with pytest.raises(EngineError, match="new weights could not be loaded: /update_weights: status 500, no such file"):
+        sampler_of(stand_in, tmp_path)(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert "/finish_weight_update" not in stand_in.calls
+
+
+def lora(**options: Any) -> dict[str, Any]:
+    return {"peft": {"type": "lora", "r": 4, "target_modules": ["c_attn"], **options}}
+
+
+@pytest.mark.parametrize("options", [lora(), lora(target_modules=["c_attn", "wte"])], ids=["layers", "embedding"])
+def test_an_adapter_reaches_the_server_merged(options: Any, stand_in: StandIn, tmp_path: Path) -> None:
+    """With an adapter on the embedding the head is no longer tied to it: the file has both, and the config says so."""
+    pytest.importorskip("peft")
+    policy, sampler = make_policy(**options), sampler_of(stand_in, tmp_path)
+    with torch.no_grad():
+        for name, weight in policy.module.named_parameters():
+            if "lora_" in name:
+                weight.normal_(0.0, 0.2, generator=torch.Generator().manual_seed(len(name)))
+    policy.version += 1
+    batch = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    with torch.no_grad():
+        own = policy.score(batch).logprobs
+    assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
+    model, start = tmp_path / "weights" / "model", copy.deepcopy(make_gpt2())
+    written = load_file(model / "model.safetensors")
+    assert not [name for name in written if "lora" in name]
+    assert not torch.equal(written["transformer.h.0.attn.c_attn.weight"], start.transformer.h[0].attn.c_attn.weight)
+    is_tied = '"tie_word_embeddings": true' in (model / "config.json").read_text()
+    assert is_tied == ("lm_head.weight" not in written)
+
+
+def test_a_policy_that_vllm_does_not_serve_is_refused(stand_in: StandIn, tmp_path: Path) -> None:
+    policy = build_seq2seq_lm(make_t5(), CausalLMConfig(), tokenizer=make_tokenizer())
+    with pytest.raises(ConfigError, match="vLLM has no encoder-decoder models"):
+        sampler_of(stand_in, tmp_path)(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("info", {"logprobs_mode": "raw_logprobs"}, "its log-probs are raw_logprobs, not those it samples from"),
+        ("transfer", "nccl", "its weight transfer is nccl, not rlcore_file"),
+        ("has_scale_out", False, r"it has no /inference/v1/generate \(status 403, disabled\)"),
+    ],
+)
+def test_a_server_that_lacks_an_option_is_refused_with_the_command(
+    name: str, value: Any, words: str, stand_in: StandIn, tmp_path: Path
+) -> None:
+    setattr(stand_in, name, value)
+    with pytest.raises(ConfigError, match=f"{words}; start it with vllm serve MODEL --enable-scale-out"):
+        sampler_of(stand_in, tmp_path)(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+
+def test_a_context_that_is_too_short_is_refused(stand_in: StandIn, tmp_path: Path) -> None:
+    stand_in.max_model_len = 10
+    with pytest.raises(ConfigError, match=r"has 10 tokens, and a prompt with its new tokens has 11"):
+        sampler_of(stand_in, tmp_path)(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+
+def test_a_url_without_a_server_is_an_error_in_words(tmp_path: Path) -> None:
+    sampler = VLLMSampler(VLLMConfig(url="http://127.0.0.1:1", start_timeout_s=0.3, weights_dir=str(tmp_path)))
+    with pytest.raises(EngineError, match=r"no vLLM server answers within 0\.3 seconds"):
+        sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"url": "here"}, "must begin with http"),
+        ({"url": "http://here", "python": "python"}, "leave one of them out"),
+        ({"url": "http://here", "args": ("--x",)}, "args: is about a server that the run starts"),
+        ({"url": "http://here", "lora": "adapter"}, "needs a server that the run starts"),
+    ],
+)
+def test_options_that_contradict_one_another_are_refused(options: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        VLLMConfig(**options)
+
+
+def test_a_sampler_needs_a_server() -> None:
+    with pytest.raises(ConfigError, match=r"set sampler.url, .* or sampler.python"):
+        VLLMSampler(VLLMConfig())
