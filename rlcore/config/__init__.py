@@ -7,10 +7,10 @@ from rlcore.config.describe import Row, describe
 from rlcore.config.options import config, evolve, option
 from rlcore.config.paths import ConfigOnly
 from rlcore.config.plain import merge, unstructure
-from rlcore.config.problems import Problems
 from rlcore.config.structure import structure
 from rlcore.config.synonyms import index_options
 from rlcore.config.yaml_files import dump_yaml, load_yaml, parse_overrides
+from rlcore.errors import Problems
 
 __all__ = [
     "ConfigOnly",

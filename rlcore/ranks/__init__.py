@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlcore.errors import ConfigError, RanksError
 from rlcore.profiling import phase
-from rlcore.ranks.environment import START, environment_world
+from rlcore.ranks.environment import START, environment_world, rendezvous_method
 from rlcore.ranks.trajectory_bytes import header, layout, num_bytes, pack, unpack
 from rlcore.types import Trajectories, grouped, tensor_on
 
@@ -303,9 +303,7 @@ def _process_group(world: int, timeout: timedelta) -> InitProcessGroupKwargs:
     timeout = max(timeout, OPENING)
     if world == 1:
         return InitProcessGroupKwargs(timeout=timeout)
-    from rlcore.ranks.rendezvous import METHOD  # needs torch.distributed, which some builds of torch lack
-
-    return InitProcessGroupKwargs(init_method=METHOD, timeout=timeout)
+    return InitProcessGroupKwargs(init_method=rendezvous_method(), timeout=timeout)
 
 
 def _leave() -> None:

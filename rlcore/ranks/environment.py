@@ -1,8 +1,11 @@
-"""What a launcher's environment variables say about the processes of a run, and which launches are refused."""
+"""What a launcher's environment variables say: how processes meet, and which launches are refused."""
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterator
+from typing import Any
 
 from rlcore.errors import ConfigError, RanksError
 
@@ -65,3 +68,21 @@ def check_processes(processes: int, world: int) -> None:
         f"run.processes = {processes}: rlcore.train runs in this process alone; start the program with torchrun "
         f"--nproc_per_node {processes} PROGRAM.py, or a configuration with rlcore train FILE.yaml"
     )
+
+
+@functools.cache
+def rendezvous_method() -> str:
+    """Return the `init_method` of the process group: that of `env://`, apart for each attempt of a launcher.
+
+    torchrun's store outlives a restart, and the addresses of processes that have ended are still in it.
+    """
+    from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # public all the same
+    from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
+
+    def meet(_url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        for store, rank, world in rendezvous("env://", **options):
+            yield PrefixStore(f"rlcore/attempt/{attempt}", store), rank, world
+
+    register_rendezvous_handler("rlcore", meet)
+    return "rlcore://"
