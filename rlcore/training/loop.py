@@ -17,16 +17,14 @@ from rlcore.logging import get_logger
 from rlcore.profiling import StepTokens, background, begin_step, counting, end_steps, phase
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
-from rlcore.ranks.launcher import when_alone
-from rlcore.training.check_trainer import check_metrics, check_steps
 from rlcore.training.evaluate import evaluate
 from rlcore.training.resume import Saver
 from rlcore.training.run import Run
 from rlcore.training.signals import StopRequest
 from rlcore.types import Metrics
-_STATUS = Path("/proc/self/status")
 
 log = get_logger("loop")
+_STATUS = Path("/proc/self/status")
 _OVER: Any = object()  # marks the end of the trainer's steps
 LARGE = 1e19
 """Rewards of this size and above cannot be squared in float32, as whitening and the value loss do."""
@@ -42,7 +40,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, after_step: Callable[[], No
     config = run.config
     with _ending(run), run.ranks.translated(), StopRequest(run.step) as stop:
         run.progress.signalled = lambda: stop.requested
-        when_alone(stop.request)  # the launcher of this process may die
+        run.ranks.watchdog.when_alone(stop.request)  # the launcher of this process may die
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
@@ -87,9 +85,9 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
 
     Returns:
         False if the trainer has no more steps.
-        PluginError: the trainer yielded no dict.
 
     Raises:
+        PluginError: the trainer yielded no dict.
         Diverged: a loss is not finite; earlier checkpoints are unchanged.
     """
     begun, skipped = time.perf_counter(), _num_skipped(run)
@@ -143,6 +141,8 @@ def _remedy(metrics: Metrics) -> str:
 
 
 def _peak_memory(run: Run) -> Metrics:
+    """Return the peak memory so far of the process with the highest peak, nothing where the system does not report it.
+
     On CUDA it is what torch's allocator has handed out, on the CPU the resident set size.
     """
     if run.ranks.device.type == "cuda":
@@ -152,8 +152,6 @@ def _peak_memory(run: Run) -> Metrics:
     else:
         return {}
     return {"perf/peak_memory_gb": max(run.ranks.gather([peak])) / 1e9} if peak else {}
-    """Return the peak memory so far of the process with the highest peak, nothing where the system does not report it.
-
 
 
 def _peak_resident() -> int:
