@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -74,6 +74,14 @@ def same_defaults() -> Iterator[list[str]]:
                 f"changed the defaults of torch to {now[0]} on {now[1]}, with which the policy would compute too; pass "
                 "dtype and device to the functions that create tensors instead"
             )
+
+
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a function by name; None if it has no signature, as some of C extensions."""
+    try:
+        return inspect.signature(function).parameters
+    except (ValueError, TypeError):
+        return None
 
 
 def list_names(names: Iterable[Any]) -> str:

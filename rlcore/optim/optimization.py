@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rlcore.components import BESIDE_OPTIONS, COMMON_OPTIONS, TOTAL, WARMUP
 from rlcore.config import unstructure
+from rlcore.data import user_code
 from rlcore.errors import ConfigError, PluginError
 from rlcore.plugins.choice import Choice, Chooser, check_keys
 from rlcore.plugins.registry import registries
@@ -209,12 +210,8 @@ def sections(options: Any, path: str) -> Iterator[tuple[str, OptimizerConfig]]:
 
 def parameters_of(choice: Choice) -> Mapping[str, inspect.Parameter] | None:
     """Return the parameters of a component's target; None if it accepts any keyword or has no signature."""
-    target: Any = choice.component.target()
-    try:
-        parameters = inspect.signature(target).parameters
-    except (ValueError, TypeError):  # C functions may have no signature
-        return None
-    return None if any(each.kind is each.VAR_KEYWORD for each in parameters.values()) else parameters
+    found = user_code.parameters_of(choice.component.target())
+    return None if found is None or any(each.kind is each.VAR_KEYWORD for each in found.values()) else found
 
 
 def _has(parameters: Mapping[str, inspect.Parameter] | None, name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import attrs
 from torch import Tensor
 
+from rlcore.data.user_code import parameters_of
 from rlcore.errors import DataError, RewardError
 from rlcore.plugins.providers import first_result
 from rlcore.types import RESERVED_COLUMNS, Prompt
@@ -30,6 +31,7 @@ class UserFunction:
         call: the function itself.
         weight: factor of a reward in the total.
         timeout_s: seconds that one call may take; None: any number.
+        parameters: those of its signature, by name; None if it has none.
     """
 
     kind: str
@@ -37,6 +39,11 @@ class UserFunction:
     call: Callable[..., Any]
     weight: float = 1.0
     timeout_s: float | None = None
+    parameters: Mapping[str, inspect.Parameter] | None = attrs.field(init=False, repr=False)
+
+    @parameters.default
+    def _signature(self) -> Mapping[str, inspect.Parameter] | None:
+        return parameters_of(self.call)
 
     def __str__(self) -> str:
         return f"{self.kind} function '{self.name}'"
@@ -150,9 +157,10 @@ class CallInputs:
             RewardError: the function requires an argument that does not exist.
         """
         arguments = {name: _copied(value) for name, value in self.arguments.items()}
-        parameters, first = parameters_of(function.call), self.by_position[0]
-        if parameters is None:
+        first = self.by_position[0]
+        if function.parameters is None:
             return [arguments[first]], {}
+        parameters = list(function.parameters.values())
         if any(p.name not in arguments for p in parameters if p.kind in _NAMED):
             adapted = first_result("adapt_reward_arguments", parameters=parameters, arguments=arguments)
             arguments = arguments if adapted is None else adapted
@@ -211,14 +219,6 @@ def answered(prompt: Prompt, output: str) -> list[dict[str, Any]] | None:
 def _copied(value: Any) -> Any:
     """Return a copy of a list or tensor, so that no function can modify the arguments of another one."""
     return list(value) if isinstance(value, list) else value.clone() if isinstance(value, Tensor) else value
-
-
-def parameters_of(call: Callable[..., Any]) -> list[inspect.Parameter] | None:
-    """Return the parameters of a function; None if it has no signature."""
-    try:
-        return list(inspect.signature(call).parameters.values())
-    except (ValueError, TypeError):  # some built-ins have no signature
-        return None
 
 
 def _near(name: str, arguments: Mapping[str, Any]) -> str | None:

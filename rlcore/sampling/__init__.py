@@ -6,8 +6,7 @@ neither on other rows nor on how many are needed.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlcore.data.user_code import parameters_of
 from rlcore.errors import ConfigError, DataError
 from rlcore.plugins.registry import registries
 from rlcore.protocols import Policy
@@ -91,9 +91,9 @@ def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") 
         )
 
 
-def takes(sampler: Callable[..., Any], argument: str) -> bool:
-    """Return whether the signature of a sampler accepts an optional argument, such as `row_seeds`."""
-    parameters = _parameters(sampler)
+def takes(component: Callable[..., Any], argument: str) -> bool:
+    """Return whether the signature of a component accepts an optional argument, such as `row_seeds` of a sampler."""
+    parameters = parameters_of(component)
     return parameters is None or argument in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
@@ -102,7 +102,7 @@ def takes_waiting(policy: Policy) -> bool:
 
     `**kwargs` does not count: a wrapper might pass the argument to a policy without it.
     """
-    return "waiting" in (_parameters(policy.decoder) or {})
+    return "waiting" in (parameters_of(policy.decoder) or {})
 
 
 def check_vocabulary(logit_mask: Tensor, vocabulary: int) -> None:
@@ -117,14 +117,6 @@ def check_vocabulary(logit_mask: Tensor, vocabulary: int) -> None:
             f"logit_mask: has {height} rows and {width} columns, and the model chooses among {vocabulary} tokens "
             "(its vocabulary may be larger than the tokenizer's): give one row and one column for each of these"
         )
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a function; None if it has no signature, such as a function of a C extension."""
-    try:
-        return inspect.signature(function).parameters
-    except (ValueError, TypeError):
-        return None
 
 
 def draw_seeds(count: int, generator: torch.Generator | None) -> list[int]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
+from rlcore.data.user_code import parameters_of
 from rlcore.errors import RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import PreviewPipeline
-from rlcore.rewards.call_inputs import CallInputs, UserFunction, parameters_of
+from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.calls import Call
 from rlcore.rewards.chosen_rewards import resolve
 from rlcore.rewards.values import read_metrics, read_rewards
@@ -167,7 +168,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _names(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
     """Return whether a function takes one of the arguments, by name, by position, or from its `**` parameter."""
-    parameters = parameters_of(function) or []
+    parameters = list((parameters_of(function) or {}).values())
     if any(each.name in arguments for each in parameters):
         return True
     known = {"outputs", "messages", "completions", "output_tokens"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from rlcore.errors import ConfigError, ModelError
 from rlcore.plugins.choice import Choice
 from rlcore.protocols import Learner, Policy, Restorable, SizedVocabulary
 from rlcore.ranks import Ranks
+from rlcore.sampling import takes
 from rlcore.training.inputs import Inputs
 
 KINDS = {"policy": LANGUAGE_MODEL, "scorer": SCORER}
@@ -69,7 +69,7 @@ class Models:
                 f"model.architecture = '{component.name}': builds {found}, and this trainer trains {wanted}: {remedy}"
             )
         for part in parts.keys() - POLICY_PARTS:
-            if not _takes(target, part):
+            if not takes(target, part):
                 raise ModelError(
                     f"model.architecture = '{component.name}' ({component.dist} {component.version}): has no part "
                     f"'{part}', which this trainer needs; choose another architecture, such as causal_lm"
@@ -157,7 +157,7 @@ class Models:
         """Call an architecture; a resumed run passes it the model before training that the run has kept."""
         spec, start = self._inputs.model, self._place.start
         if start is not None and not _is_name(spec):
-            if _takes(build, "start"):
+            if takes(build, "start"):
                 parts["start"] = start
             else:
                 spec = start
@@ -167,7 +167,7 @@ class Models:
         """Save the model before training if resuming needs it and no name refers to it."""
         restorable = built if isinstance(built, Restorable) else None
         is_needed = is_needed or (restorable is not None and restorable.saves_part)
-        is_known = restorable is not None or _takes(self._architecture.component.target(), "start")
+        is_known = restorable is not None or takes(self._architecture.component.target(), "start")
         if not is_needed or not is_known or _is_name(self._inputs.model):
             return
         kept = RunDir(self._place.path).start
@@ -188,9 +188,3 @@ class Models:
 def _is_name(spec: Any) -> bool:
     """Return whether a model is given as a hub id or folder, from which a resumed run loads it again."""
     return isinstance(spec, str | os.PathLike)
-
-
-def _takes(build: Any, name: str) -> bool:
-    """Return whether an architecture takes an optional argument; not all architectures do."""
-    parameters = inspect.signature(build).parameters.values()
-    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
