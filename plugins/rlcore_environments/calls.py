@@ -162,14 +162,14 @@ class Limit:
 
 def finished(found: Any) -> Any:
     """Return what a call returned, or the result of it if it is a coroutine; called in a thread of a call."""
-    return _start(found).result() if inspect.isawaitable(found) else found
+    return background(found).result() if inspect.isawaitable(found) else found
 
 
 def _outcome(call: Pending) -> tuple[Any, BaseException | None]:
     try:
         found = call.function()
         if inspect.isawaitable(found):
-            call.task = _start(found)
+            call.task = background(found)
             if call.settled.is_set():  # it became too late before there was a task to cancel
                 call.task.cancel()
             found = call.task.result()
@@ -193,8 +193,9 @@ def _late(process: int) -> list[threading.Thread]:  # noqa: ARG001  a forked chi
     return late
 
 
-def _start(found: Awaitable[Any]) -> Future[Any]:
-    return asyncio.run_coroutine_threadsafe(_awaited(found), _loop(os.getpid()))
+def background(found: Awaitable[Any]) -> Future[Any]:
+    """Run a coroutine on the event loop of environments."""
+    return asyncio.run_coroutine_threadsafe(_awaited(found), event_loop(os.getpid()))
 
 
 async def _awaited(found: Awaitable[Any]) -> Any:
@@ -202,7 +203,7 @@ async def _awaited(found: Awaitable[Any]) -> Any:
 
 
 @functools.cache
-def _loop(process: int) -> asyncio.AbstractEventLoop:
+def event_loop(process: int) -> asyncio.AbstractEventLoop:
     """Start the event loop of this process; a forked child inherits no threads and starts a loop of its own."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name=f"rlcore-environments-{process}", daemon=True).start()

@@ -1,4 +1,7 @@
-"""Python functions as tools: an environment that runs the calls of the policy and returns their results as messages."""
+"""Tools: an environment that runs the calls of the policy and returns their results as messages.
+
+Tools are Python functions, and those of MCP servers.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
 from rlcore_environments.calls import Calls, CallTooLate, allow_more, finished
 from rlcore_environments.factory import check_tools
+from rlcore_environments.mcp_tools import OPTION, McpServer, ServerGone, Session, ToolFailed, server_of
 from rlcore_environments.options import ToolOptions
 
 MARGIN_S = 1.0
@@ -20,13 +24,14 @@ MARGIN_S = 1.0
 
 
 class Tools:
-    """A factory of episodes in which the policy may call functions; an episode ends with a turn that calls none.
+    """A factory of episodes in which the policy may call tools; an episode ends with a turn that calls none.
 
     Args:
-        options: the functions, and bounds on their calls.
+        options: the functions and servers, and bounds on calls.
 
     Raises:
-        ConfigError: there is no function, two have one name, or one has no type hints or docstring for its schema.
+        ConfigError: there is no function, a server cannot be used, two tools have one name, or a function has no type
+            hints or docstring for its schema.
     """
 
     example_turns = ('<tool_call>{"name": "unknown", "arguments": {}}</tool_call>', "<tool_call>{</tool_call>", "42")
@@ -36,22 +41,50 @@ class Tools:
         entries = [given] if isinstance(given, str) or callable(given) else list(given or ())
         if not entries:
             raise ConfigError("data.environment.functions: names no function; give a list of functions")
-        functions = [load_reference(f, "data.environment.functions") if isinstance(f, str) else f for f in entries]
-        self.options, self.tools = options, [schema_of(function) for function in functions]
+        self.options, self.tools = options, list[dict[str, Any]]()
+        self.functions, self.servers = dict[str, Callable[..., Any]](), list[McpServer]()
+        for i, entry in enumerate(entries):
+            if isinstance(entry, Mapping):
+                self.servers.append(server_of(entry, f"{OPTION}[{i}]"))
+                self.tools += self.servers[-1].schemas
+            else:
+                function = load_reference(entry, OPTION) if isinstance(entry, str) else entry
+                schema = schema_of(function)
+                self.tools.append(schema)
+                self.functions[schema["function"]["name"]] = function
         check_tools(self.tools)
-        self.functions = {schema["function"]["name"]: f for schema, f in zip(self.tools, functions, strict=True)}
 
     def make(self) -> ToolEpisode:
         """Return the environment of one episode."""
-        return ToolEpisode(self.functions, self.options)
+        return ToolEpisode(self.functions, self.options, self.servers)
+
+    def shutdown(self) -> None:
+        """End the sessions that episodes share."""
+        for server in self.servers:
+            server.close()
 
 
 class ToolEpisode:
-    """One episode with tools."""
+    """One episode with tools.
 
-    def __init__(self, functions: Mapping[str, Callable[..., Any]], options: ToolOptions) -> None:
+    Args:
+        functions: Python functions by name.
+        options: bounds on calls.
+        servers: MCP servers, whose tools are called in sessions.
+    """
+
+    def __init__(
+        self, functions: Mapping[str, Callable[..., Any]], options: ToolOptions, servers: Sequence[McpServer] = ()
+    ) -> None:
         self._functions, self._options, self._num_calls = functions, options, 0
         self._calls = Calls(1, options.timeout_s)
+        self._servers = {name: server for server in servers for name in server.names}
+        self._sessions: dict[int, tuple[Session, Callable[[], None]]] = {}
+
+    def close(self) -> None:
+        """End the sessions of this episode."""
+        for _, end in self._sessions.values():
+            end()
 
     def reset(self, row: Mapping[str, Any], *, seed: int) -> Sequence[Any]:  # noqa: ARG002 (an environment's signature)
         """Return no messages: the row's prompt is the question."""
@@ -72,11 +105,13 @@ class ToolEpisode:
         name = str(call.get("name", ""))
         if "error" in call:
             return "", f"error: {call['error']}"
-        if name not in self._functions:  # the policy made it up, so that it is no name of a message
-            return "", f"error: there is no tool '{name}'; there are {', '.join(self._functions)}"
+        if name not in self._functions and name not in self._servers:  # the policy made it up: no name of a message
+            return "", f"error: there is no tool '{name}'; there are {', '.join([*self._functions, *self._servers])}"
         self._num_calls += 1
         if self._num_calls > self._options.max_calls:
             return name, f"error: at most {self._options.max_calls} calls are allowed"
+        if name in self._servers:
+            return name, self._cut(self._from_server(self._servers[name], name, dict(call["arguments"])))
         function, arguments = self._functions[name], dict(call["arguments"])
         try:
             inspect.signature(function).bind(**arguments)
@@ -89,6 +124,21 @@ class ToolEpisode:
             return name, f"error: {name} did not return within {self._options.timeout_s:g} seconds"
         except Exception as error:  # noqa: BLE001  the policy reads it and may try again
             return name, self._cut(f"error: {name} raised {describe_error(error)}")
+
+    def _from_server(self, server: McpServer, name: str, arguments: dict[str, Any]) -> str:
+        """Return the result of a server's tool, or its error as text; a server that is gone ends the episode."""
+        if id(server) not in self._sessions:
+            self._sessions[id(server)] = server.session()
+        session, _ = self._sessions[id(server)]
+        try:
+            return session.call(name, arguments, self._options.timeout_s)
+        except TimeoutError:
+            return f"error: {name} did not return within {self._options.timeout_s:g} seconds"
+        except ToolFailed as error:
+            return f"error: {name}: {error}"
+        except ServerGone:
+            server.replace(session)
+            raise
 
     def _cut(self, text: str) -> str:
         most = self._options.max_output

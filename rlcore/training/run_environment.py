@@ -32,8 +32,9 @@ def with_tools(environment: Any, tools: Any) -> Any:
         return environment
     if environment is not None:
         raise InputsError("environment and tools: pass one of them; an environment declares its own tools")
-    if not isinstance(tools, (list, tuple)) or not tools or not all(map(callable, tools)):
-        raise InputsError(f"tools = {tools!r:.80}: must be a list of functions")
+    fits = isinstance(tools, (list, tuple)) and all(callable(tool) or isinstance(tool, Mapping) for tool in tools)
+    if not fits or not tools:
+        raise InputsError(f"tools = {tools!r:.80}: must be a list of functions, or of MCP servers, {{'mcp': {{...}}}}")
     return {"name": "tools", "functions": list(tools)}
 
 
