@@ -165,6 +165,16 @@ for given in ({"environment": Game}, {"tools": [double]}):
     assert not list(tmp_path.iterdir())  # no run was begun
 
 
+def test_several_processes_name_the_package_that_starts_them(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text("trainer: {name: sft}\nmodel: {path: nowhere}\ndata: {samples: [ab]}\n")
+    commands = [["train", "sft.yaml", "run.processes=2"], ["sft", "--model", "nowhere", "--data", "a.txt"]]
+    commands[1].append("run.processes=2")
+    done = run_without(["rlcore-shard"], COMMAND.format(commands=commands), tmp_path)
+    assert done.stdout.split() == ["1", "1"], done.stderr
+    for error in done.stderr.splitlines():
+        assert ": run.processes = 2: comes with rlcore-shard, which is not installed: pip install rlcore-shard" in error
+
+
 def test_without_the_package_for_cpus_the_same_tokens_are_sampled(tmp_path: Path) -> None:
     sample = """
 from rlcore import sample
