@@ -1,0 +1,1 @@
+"""Reward functions that are chosen by name: answers, patterns, JSON, length, repetition, language, code and judges."""

@@ -1,0 +1,153 @@
+"""Requests to a server with the API of OpenAI: repetitions after failures, a limit at a time, and a budget."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from rlcore.errors import RewardError
+from rlcore_rewards.config import JudgeConfig
+from rlcore_rewards.extras import load
+
+REPEATED = frozenset({408, 409, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+"""Statuses of failures that may pass."""
+LONGEST_WAIT_S = 60.0
+
+
+class RequestFailed(Exception):
+    """A request without a reply, with the reason; the judgement is missing."""
+
+
+class BudgetSpent(RequestFailed):
+    """A request that was not sent, because the budget is spent."""
+
+
+@attrs.define
+class Spent:
+    """What a process has used of its budget."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
+@attrs.frozen
+class _Attempt:
+    """An attempt that failed: why, and the seconds that the server wants to wait before the next."""
+
+    reason: str
+    wait_s: float = 0.0
+
+
+class ChatRequests:
+    """Sends requests from one event loop.
+
+    Args:
+        config: the options.
+        key: the server's key; None: requests without one.
+
+    Raises:
+        PluginError: httpx is not installed.
+    """
+
+    def __init__(self, config: JudgeConfig, key: str | None) -> None:
+        self.config, self.spent = config, Spent()
+        self._httpx = load("httpx", reward="judge", extra="judge")
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        limits = self._httpx.Limits(max_connections=config.concurrency, max_keepalive_connections=config.concurrency)
+        self._client = self._httpx.AsyncClient(headers=headers, timeout=config.timeout_s, limits=limits)
+        self._url = f"{config.url.rstrip('/')}/chat/completions"
+        self._at_once = asyncio.Semaphore(config.concurrency)
+
+    async def ask(self, request: Mapping[str, Any]) -> str:
+        """Return the text of the reply.
+
+        Raises:
+            RequestFailed: every attempt failed, or the reply is none of a chat.
+            BudgetSpent: the budget is spent.
+            RewardError: the server refuses the request; another attempt would be refused too.
+        """
+        async with self._at_once:
+            attempt = 0
+            while True:
+                self._spend()
+                answer = await self._attempt(request)
+                if isinstance(answer, str):
+                    return answer
+                if attempt == self.config.retries:
+                    raise RequestFailed(f"{answer.reason}, in {attempt + 1} attempt{'s' if attempt else ''}")
+                backoff_s = min(LONGEST_WAIT_S, self.config.backoff_s * 2**attempt)
+                await asyncio.sleep(max(backoff_s, min(answer.wait_s, LONGEST_WAIT_S)))
+                attempt += 1
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _spend(self) -> None:
+        config, spent = self.config, self.spent
+        for name, used in (("max_requests", spent.requests), ("max_total_tokens", spent.tokens)):
+            most = getattr(config, name)
+            if most is not None and used >= most:
+                raise BudgetSpent(f"judge.{name} = {most} is spent")
+        spent.requests += 1
+
+    async def _attempt(self, request: Mapping[str, Any]) -> str | _Attempt:
+        """Return the text of the reply, or why there is none."""
+        try:
+            # The limit of httpx is one for each read: a server that sends a byte now and then would never reach it.
+            async with asyncio.timeout(self.config.timeout_s):
+                response = await self._client.post(self._url, json=request)
+        except TimeoutError:
+            return _Attempt(f"{self._url} did not answer within judge.timeout_s = {self.config.timeout_s:g}")
+        except (self._httpx.InvalidURL, self._httpx.UnsupportedProtocol) as error:
+            raise RewardError(f"judge.url = {self.config.url!r}: is no address of a server: {error}") from error
+        except self._httpx.HTTPError as error:
+            return _Attempt(f"{self._url}: {type(error).__name__}: {str(error) or 'no further reason'}")
+        if response.status_code in REPEATED:
+            wait_s = _retry_after(response.headers.get("retry-after"))
+            return _Attempt(f"{self._url} answered {_status(response)}", wait_s)
+        if response.status_code != 200:
+            raise RewardError(
+                f"the judge at {self._url} refuses the request for the model '{self.config.model}': "
+                f"{_status(response)}; check judge.url, judge.model and the key in {self.config.key_env}"
+            )
+        return self._text(response)
+
+    def _text(self, response: Any) -> str:
+        """Return the text of a reply, and count its tokens.
+
+        Raises:
+            RequestFailed: it is no reply of a chat.
+        """
+        try:
+            reply = response.json()
+            self.spent.tokens += int((reply.get("usage") or {}).get("total_tokens") or 0)
+            text = reply["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            raise RequestFailed(f"{self._url} answered with no reply of a chat: {response.text[:120]!r}") from None
+        return text if isinstance(text, str) else ""
+
+
+def _status(response: Any) -> str:
+    """Return the status of a response and the beginning of what it says."""
+    text = " ".join(response.text.split())[:200]
+    return f"{response.status_code} {response.reason_phrase}{f': {text}' if text else ''}"
+
+
+def _retry_after(value: str | None) -> float:
+    """Return the seconds in a header Retry-After, a number or a date; 0 for none."""
+    if not value:
+        return 0.0
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return 0.0

@@ -1,0 +1,60 @@
+"""Rewards that compare outputs with a column of the prompts, whose name is an option."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlcore.errors import ConfigError, RewardError
+
+NO_COLUMNS = frozenset({"samples", "prompts", "outputs", "messages", "output_tokens", "tokenizer"})
+"""Arguments of reward functions that are no column."""
+
+
+class ColumnParameter(inspect.Parameter):
+    """A parameter that receives a column of the prompts."""
+
+    __slots__ = ("reward",)
+
+    def __init__(self, name: str, reward: str) -> None:
+        super().__init__(name, inspect.Parameter.KEYWORD_ONLY)
+        self.reward = reward
+
+
+def signature(reward: str, columns: Mapping[str, str], *arguments: str) -> inspect.Signature:
+    """Return the signature of a reward that takes `outputs`, columns and further arguments by name.
+
+    A run passes the arguments in the signature of a reward. As the object's `__signature__`, it has the columns that
+    its options name.
+
+    Args:
+        reward: name of the reward, for errors.
+        columns: option that names a column → the column.
+        arguments: further arguments, such as `output_tokens`.
+
+    Raises:
+        ConfigError: a column cannot be the name of an argument, or is one already.
+    """
+    parameters = [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY) for each in ("outputs", *arguments)]
+    for option, column in columns.items():
+        if not column.isidentifier() or column in NO_COLUMNS:
+            raise ConfigError(
+                f"{reward}.{option} = {column!r}: must be the name of a column, of letters, digits and underscores, "
+                f"and none of {', '.join(sorted(NO_COLUMNS))}; data.columns renames columns"
+            )
+        if column not in {each.name for each in parameters}:
+            parameters.append(ColumnParameter(column, f"{reward}.{option}"))
+    return inspect.Signature(parameters)
+
+
+def refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]) -> None:
+    """Raise RewardError if a reward of this package names a column that is none of the arguments."""
+    for each in parameters:
+        if isinstance(each, ColumnParameter) and each.name not in arguments:
+            columns = [name for name in arguments if name not in NO_COLUMNS]
+            has = f"they have {', '.join(map(repr, columns))}" if columns else "they have no columns"
+            raise RewardError(
+                f"{each.reward} = '{each.name}': no prompt has this column; {has}. Name another column with "
+                f"{each.reward}, or rename one with data.columns"
+            )

@@ -1,0 +1,199 @@
+"""The reward `judge`: the score that a model gives each output by a rubric, behind an OpenAI-compatible server.
+
+The last number that `pattern` finds in the reply is the score s, and the reward is (s - low) / (high - low). A
+judgement fails if no attempt was answered, or if the reply has no score in [low, high]: its reward is None, never 0, so
+that the output adds nothing and, without another reward, is left out of the loss and counted in `reward/unscored`. A
+server that refuses the request (such as 401 or 404), and more failures than `max_failed`, are errors that end the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import ConfigError, RewardError
+from rlcore.logging import get_logger
+from rlcore.protocols import RunView
+from rlcore_rewards.chat_requests import BudgetSpent, ChatRequests, RequestFailed
+from rlcore_rewards.columns import NO_COLUMNS, signature
+from rlcore_rewards.config import JudgeConfig
+from rlcore_rewards.extras import load
+from rlcore_rewards.parts import after
+from rlcore_rewards.pattern import compile_pattern
+from rlcore_rewards.reply_cache import ReplyCache, key_of
+from rlcore_rewards.tally import Tally
+
+log = get_logger("judge")
+FIELD = re.compile(r"\{(\w+)\}")
+"""A placeholder of the rubric."""
+
+
+class Judge:
+    """A coroutine reward function that asks a model for a score of each output.
+
+    Args:
+        config: the options.
+
+    Raises:
+        ConfigError: the rubric, the model, the pattern or the range of scores cannot be used.
+        PluginError: httpx is not installed.
+    """
+
+    def __init__(self, config: JudgeConfig) -> None:
+        _check(config)
+        load("httpx", reward="judge", extra="judge")
+        self.config, self._pattern = config, compile_pattern(config.pattern, "judge.pattern")
+        if self._pattern.groups != 1:
+            raise ConfigError(
+                f"judge.pattern = {config.pattern!r}: has {self._pattern.groups} groups; the score is one"
+            )
+        self._fields = [
+            name for name in dict.fromkeys(FIELD.findall(config.rubric)) if name not in ("prompt", "output")
+        ]
+        self._run: RunView | None = None
+        self._cache: ReplyCache | None = None
+        self._requests: ChatRequests | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked: dict[str, asyncio.Task[str]] = {}
+        self._tally = Tally("judge")
+        self._is_spent = False
+        self.__signature__ = signature("judge", {f"rubric: {{{name}}}": name for name in self._fields}, "prompts")
+
+    def open(self, run: RunView) -> None:
+        """Receive the run, in whose folder replies are kept."""
+        self._run = run
+
+    def close(self) -> None:
+        """Close the connections and the cache, and log how many judgements failed."""
+        self._tally.close()
+        requests, self._requests, self._asked = self._requests, None, {}
+        if requests is not None and self._loop is not None and self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(requests.close(), self._loop)
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
+    async def __call__(
+        self, *, outputs: Sequence[str], prompts: Sequence[str], **columns: Sequence[Any]
+    ) -> list[float | None]:
+        """Return a number in [0, 1] for each output, and None for a judgement that failed.
+
+        Raises:
+            RewardError: the server refuses requests, or more than `max_failed` of the judgements failed.
+        """
+        texts = [
+            self._question({"prompt": prompts[i], "output": after(output, self.config.after)}
+                           | {name: columns[name][i] for name in self._fields})
+            for i, output in enumerate(outputs)
+        ]  # fmt: skip
+        results = await asyncio.gather(*map(self._judge, texts), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, RequestFailed):
+                raise result
+        failures = [result for result in results if isinstance(result, RequestFailed)]
+        self._report(failures, len(results))
+        return [result if isinstance(result, float) else None for result in results]
+
+    def _question(self, fields: Mapping[str, Any]) -> str:
+        return FIELD.sub(lambda found: str(fields[found[1]]), self.config.rubric)
+
+    async def _judge(self, question: str) -> float:
+        config = self.config
+        system = [{"role": "system", "content": config.system}] if config.system else []
+        request = {
+            "model": config.model, "messages": [*system, {"role": "user", "content": question}],
+            "temperature": config.temperature, "max_tokens": config.max_tokens,
+        }  # fmt: skip
+        return self._score(await self._reply(request))
+
+    async def _reply(self, request: Mapping[str, Any]) -> str:
+        """Return the reply to a request, which is sent once even if several outputs are the same."""
+        self._opened()
+        key = key_of({"url": self.config.url, **request})
+        if self._cache is not None and (known := self._cache.get(key)) is not None:
+            return known
+        if key not in self._asked:
+            self._asked[key] = asyncio.ensure_future(self._send(key, request))
+        return await asyncio.shield(self._asked[key])
+
+    async def _send(self, key: str, request: Mapping[str, Any]) -> str:
+        assert self._requests is not None  # noqa: S101  since `_opened`
+        try:
+            reply = await self._requests.ask(request)
+            if self._cache is not None:
+                self._cache.put(key, reply)
+            return reply
+        finally:
+            self._asked.pop(key, None)
+
+    def _opened(self) -> None:
+        """Open the connections and the cache, at the first question and at the first one after `close`."""
+        if self._requests is None:
+            self._loop = asyncio.get_running_loop()
+            self._requests = ChatRequests(self.config, os.environ.get(self.config.key_env) or None)
+        if self._cache is None and (folder := self._folder) is not None:
+            if self._run is not None and folder == self._run.dir:
+                self._run.keep_folder()
+            self._cache = ReplyCache(folder)
+
+    @property
+    def _folder(self) -> Path | None:
+        if self.config.cache is not None:
+            return Path(self.config.cache)
+        return None if self._run is None else self._run.dir
+
+    def _score(self, reply: str) -> float:
+        """Return the reward of a reply.
+
+        Raises:
+            RequestFailed: it has no score in the range.
+        """
+        low, high = self.config.low, self.config.high
+        try:
+            found = self._pattern.findall(reply, timeout=1.0)
+            score = float(found[-1])
+        except (TimeoutError, ValueError, IndexError):
+            raise RequestFailed(f"judge.pattern finds no score in the reply {reply[-80:]!r}") from None
+        if not low <= score <= high:
+            raise RequestFailed(f"the score {score:g} lies outside [judge.low, judge.high] = [{low:g}, {high:g}]")
+        return (score - low) / (high - low)
+
+    def _report(self, failures: Sequence[RequestFailed], num: int) -> None:
+        """Count failures, end the run at the end of the budget, and raise if too many of a call failed."""
+        spent = next((each for each in failures if isinstance(each, BudgetSpent)), None)
+        if spent is not None and not self._is_spent:
+            self._is_spent = True
+            log.warning("further outputs are not judged, and the run ends after this step", because=str(spent))
+            if self._run is not None:
+                self._run.request_stop(str(spent))
+        reasons = Counter(str(each) for each in failures)
+        reason = reasons.most_common(1)[0][0] if reasons else ""
+        counts = {f"judgements failed and are missing, such as: {reason}": len(failures)} if failures else {}
+        self._tally.add(num, counts)
+        if spent is None and len(failures) > self.config.max_failed * num:
+            raise RewardError(
+                f"{len(failures)} of {num} judgements failed, more than judge.max_failed = {self.config.max_failed:g} "
+                f"allows: {reason}"
+            )
+
+
+def _check(config: JudgeConfig) -> None:
+    if not config.model:
+        raise ConfigError("judge.model is empty: name the model that judges, as the server calls it")
+    if "{output}" not in config.rubric:
+        raise ConfigError(
+            f"judge.rubric = {config.rubric[:80]!r}: must contain {{output}}, where the text to judge stands"
+        )
+    if config.low >= config.high:
+        raise ConfigError(f"judge.low = {config.low:g}: must be below judge.high = {config.high:g}")
+    if not config.url.startswith(("http://", "https://")):
+        raise ConfigError(f"judge.url = {config.url!r}: must begin with http:// or https://")
+    if bad := [name for name in FIELD.findall(config.rubric) if name in NO_COLUMNS]:
+        raise ConfigError(
+            f"judge.rubric: {{{bad[0]}}} is no placeholder: use {{prompt}}, {{output}} or a column's name"
+        )
