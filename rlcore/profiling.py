@@ -34,27 +34,21 @@ class Recorder(Protocol):
 
     def phase(self, name: str) -> AbstractContextManager[object]:
         """Return a block whose time counts as the phase `name`."""
-        ...
 
     def background(self, name: str) -> AbstractContextManager[object]:
         """Return a block of which the time outside any inner phase counts as the phase `name`."""
-        ...
 
     def awaited(self, name: str) -> AbstractContextManager[object]:
         """Return a block of a coroutine."""
-        ...
 
     def count_tokens(self, tokens: int) -> None:
         """Add tokens to the phase that is open on this thread."""
-        ...
 
     def begin_step(self, done: int) -> None:
         """Begin the step after `done` steps."""
-        ...
 
     def end_steps(self, done: int) -> None:
         """End the last step."""
-        ...
 
 
 NOTHING: AbstractContextManager[object] = nullcontext()
@@ -103,21 +97,17 @@ def timed_each(name: str) -> Callable[[Callable[P, Iterator[R]]], Callable[P, It
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
             items = function(*args, **kwargs)
-            return items if _recorder is None else _each(items, name)
+            while True:
+                with phase(name):
+                    try:
+                        item = next(items)
+                    except StopIteration:
+                        return
+                yield item
 
         return call
 
     return decorate
-
-
-def _each(items: Iterator[R], name: str) -> Iterator[R]:
-    while True:
-        with phase(name):
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-        yield item
 
 
 def timed(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -126,9 +116,7 @@ def timed(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if _recorder is None:
-                return function(*args, **kwargs)
-            with _recorder.phase(name):
+            with phase(name):
                 return function(*args, **kwargs)
 
         return call
