@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
 from rlcore.logging import get_logger
-from rlcore.plugins.switches import Fence
+from rlcore.plugins.fence import Fence
 from rlcore.profiling import phase
 
 if TYPE_CHECKING:
@@ -61,24 +62,25 @@ class Loggers(list["Logger"]):
 
     def _call(self, method: str, *arguments: Any) -> None:
         for logger in list(self):
-            try:
-                with phase("log"), phase(self._name(logger)):
-                    getattr(logger, method)(*arguments)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # a plugin's logger may raise anything
-                self._drop(logger, method, error)
+            name, drop = self._name(logger), partial(self._drop, logger, method)
+            event = "logger dropped for the rest of the run"
+            with self._fence.around(name, method, self._step, event=event, drop=drop), phase("log"), phase(name):
+                getattr(logger, method)(*arguments)
 
     def _name(self, logger: Logger) -> str:
         return self._names.get(id(logger)) or f"{type(logger).__module__}:{type(logger).__qualname__}"
 
     def _drop(self, logger: Logger, method: str, error: BaseException) -> None:
-        name = self._name(logger)
-        self._fence.drop(name, method, self._step, error, event="logger dropped for the rest of the run")
         self[:] = [other for other in self if other is not logger]
         if method != "close":
             try:
                 logger.close(error)
             except (Exception, SystemExit) as again:  # noqa: BLE001  # as above
-                log.debug("the dropped logger could not be closed either", dropped=name, error=describe_error(again))
+                log.debug(
+                    "the dropped logger could not be closed either",
+                    dropped=self._name(logger),
+                    error=describe_error(again),
+                )
 
 
 def place_in(headline: Sequence[str], name: str) -> int:

@@ -17,8 +17,8 @@ import pluggy
 from rlcore import hookspecs
 from rlcore.errors import InputsError
 from rlcore.plugins.checks import Refused, check_arguments
+from rlcore.plugins.fence import Fence, one_by_one
 from rlcore.plugins.registry import registries
-from rlcore.plugins.switches import Fence, one_by_one
 from rlcore.profiling import phase
 from rlcore.safe_text import show
 
@@ -162,14 +162,11 @@ class Observers:
             self._call(plugin, call, hook, **arguments)
 
     def _call(self, plugin: str, call: Callable[..., Any], hook: str, **arguments: Any) -> None:
-        try:
-            with phase("hooks"), phase(plugin):
-                call(**arguments)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: an observer may raise anything
-            run = arguments["run"]
-            self.fence.drop(plugin, hook, 0 if run is None else run.step, error, event="observer_dropped")
-            self._disable(plugin)
+        def disable(_: BaseException) -> None:
+            for observers in self._observers.values():
+                observers[:] = [observer for observer in observers if observer[0] != plugin]
 
-    def _disable(self, plugin: str) -> None:
-        for observers in self._observers.values():
-            observers[:] = [observer for observer in observers if observer[0] != plugin]
+        step = 0 if arguments["run"] is None else arguments["run"].step
+        fence = self.fence.around(plugin, hook, step, event="observer_dropped", drop=disable)
+        with fence, phase("hooks"), phase(plugin):
+            call(**arguments)

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlcore import errors
-from rlcore.components import describe_error
 from rlcore.plugins.builtin import published
-from rlcore.plugins.registry import all_registries, describe_source, registries
-from rlcore.plugins.switches import one_by_one
+from rlcore.plugins.fence import first_result
+from rlcore.plugins.registry import describe_source, registries
 
 if TYPE_CHECKING:
     from rlcore.protocols import ParallelFiles, Processes, Uploader
@@ -75,26 +74,6 @@ def _provided(hook: str, option: str, value: Any, where: str) -> Any:
         require_provider(option, value, where)
         raise errors.ConfigError(f"{where}: {option} = {value!r}: no plugin implements the hook {hook}")
     return found
-
-
-def first_result(hook: str, **arguments: Any) -> Any:
-    """Return the first result other than None of a hook; None if there is none.
-
-    Implementations are asked in the order of pluggy: those marked `tryfirst`, then the one registered last.
-
-    Raises:
-        RLCoreError: an implementation raised it; a PluginError, if it raised anything else.
-    """
-    for plugin, call in reversed(one_by_one(all_registries().discovery.hooks, hook)):
-        try:
-            results = call(**arguments)
-        except errors.RLCoreError:
-            raise
-        except Exception as error:
-            raise errors.PluginError(f"{plugin}: {hook} raised {describe_error(error)}") from error
-        if results:
-            return results[0]
-    return None
 
 
 def describe_provider(kind: str, name: str) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pluggy
 
 from rlcore.components import KINDS, Component
+from rlcore.plugins.fence import Fence, one_by_one
 from rlcore.plugins.registry import registries
-from rlcore.plugins.switches import Fence, one_by_one
 
 if TYPE_CHECKING:
     from rlcore.settings import TrainConfig
@@ -106,9 +107,9 @@ class Wrapping:
             for layer in layers_of(component, self._hooks, self._config):
                 if layer.plugin in self._dropped:
                     continue
-                if layer.error is not None:
-                    self._drop(layer.plugin, component, layer.error)
-                else:
+                with self._isolated(layer.plugin, component):
+                    if layer.error is not None:
+                        raise layer.error
                     self._layers[component].append(layer)
         return self._layers[component]
 
@@ -117,7 +118,7 @@ class Wrapping:
         for layer in self.layers(component):
             if layer.wrap is None or layer.plugin in self._dropped:
                 continue
-            try:
+            with self._isolated(layer.plugin, component):
                 outer = layer.wrap(built)
                 needed = [name for name in METHODS.get(component.kind, ("__call__",)) if hasattr(built, name)]
                 missing = [name for name in needed if not hasattr(outer, name)]
@@ -126,13 +127,9 @@ class Wrapping:
                     raise TypeError(
                         f"its function returned {outer!r:.80}{lacks}; it must return a replacement of its argument"
                     )
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # isolation: a wrapper may raise anything
-                self._drop(layer.plugin, component, error)
-            else:
                 built = outer
         return built
 
-    def _drop(self, plugin: str, component: Component[Any], error: BaseException) -> None:
+    def _isolated(self, plugin: str, component: Component[Any]) -> AbstractContextManager[None]:
         what = f"{HOOK} of {KINDS[component.kind]} '{component.name}'"
-        self._fence.drop(plugin, what, 0, error, event="wrapper_dropped")
-        self._dropped.add(plugin)
+        return self._fence.around(plugin, what, 0, event="wrapper_dropped", drop=lambda _: self._dropped.add(plugin))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcore.data.user_code import parameters_of
 from rlcore.errors import DataError, RewardError
-from rlcore.plugins.providers import first_result
+from rlcore.plugins.fence import first_result
 from rlcore.types import RESERVED_COLUMNS, Prompt
 
 _ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")

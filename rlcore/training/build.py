@@ -20,8 +20,9 @@ from rlcore.errors import ConfigError, InputsError
 from rlcore.loggers import Loggers
 from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.choice import Choice, Chooser
+from rlcore.plugins.fence import first_result
 from rlcore.plugins.observers import Observers
-from rlcore.plugins.providers import find_uploader, first_result, idle_providers
+from rlcore.plugins.providers import find_uploader, idle_providers
 from rlcore.plugins.registry import all_registries, registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Trainer

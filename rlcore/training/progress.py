@@ -69,7 +69,5 @@ class Closing:
             self.held.callback(self._close, close, plugin)
 
     def _close(self, close: Callable[[], None], plugin: str) -> None:
-        try:
+        with self._observers.fence.around(plugin, "close", self.progress.step, event="could not be closed"):
             close()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
-            self._observers.fence.drop(plugin, "close", self.progress.step, error, event="could not be closed")

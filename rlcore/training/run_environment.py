@@ -9,7 +9,8 @@ import attrs
 
 from rlcore.errors import ConfigError, InputsError
 from rlcore.plugins.choice import Choice, Chooser
-from rlcore.plugins.providers import first_result, require_provider
+from rlcore.plugins.fence import first_result
+from rlcore.plugins.providers import require_provider
 from rlcore.plugins.registry import registries
 from rlcore.settings import TrainConfig
 from rlcore.training.inputs import Inputs, refuse_descriptions

@@ -16,7 +16,7 @@ from dists import Site
 from rlcore import hookimpl, hookspecs
 from rlcore.components import Component
 from rlcore.errors import PluginError
-from rlcore.plugins.switches import Fence
+from rlcore.plugins.fence import Fence
 from rlcore.plugins.wrappers import METHODS, Wrapping, layers_of
 from rlcore.protocols import Logger, Policy, RolloutStore, Trainer
 from rlcore.settings import TrainConfig

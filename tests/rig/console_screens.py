@@ -11,7 +11,7 @@ import attrs
 from rlcore.components import Dropped
 from rlcore.loggers.console import ConsoleConfig
 from rlcore.loggers.terminal import TerminalConsole
-from rlcore.plugins.switches import Fence
+from rlcore.plugins.fence import Fence
 from rlcore.settings import TrainConfig
 from rlcore_report.console import RichConsole
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.config import evolve
-from rlcore.plugins.providers import first_result
+from rlcore.plugins.fence import first_result
 from rlcore.protocols import Decoder, DecoderRequest
 from rlcore.types import to_device
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, ReadHeads
