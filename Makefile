@@ -13,14 +13,14 @@ PEERS := .venv-peers
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-all lint types bench bench-against bench-compare bench-peers mutate docs site wheels clean
+.PHONY: quickstart test test-all test-engines lint types bench bench-against bench-compare bench-peers mutate docs site wheels clean
 
 quickstart: $(or $(wildcard $(INSTALLED)),$(VENV)/.used)
 	$(BIN)/python docs/examples/randomwalks.py
 
 # Two processes that equal one, packages in environments of their own, the tutorial: what takes longest is left out.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" -k "not two_processes_equal"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not engine" -k "not two_processes_equal"
 
 test-all: $(INSTALLED)
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
@@ -28,7 +28,11 @@ test-all: $(INSTALLED)
 		{ timeout 120 apt-get update -q && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q chromium; } \
 			</dev/null >/dev/null; \
 	} || echo "Chromium cannot be installed: the tests of pages are skipped"
-	FUZZ=thorough $(BIN)/python -m pytest -q -n auto --dist worksteal
+	FUZZ=thorough $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not engine"
+
+# With serving engines, each in an environment of its own that is kept in ~/.cache/rlcore: vLLM takes 3.5 GB there.
+test-engines: $(INSTALLED)
+	$(BIN)/python -m pytest -q -n 0 -m engine
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -115,7 +115,7 @@ class OwnServer:
 
     def _spawn(self) -> None:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, str(HERE / "guard.py"), str(self.log_file), *self._command]
+        command = [sys.executable, "-I", str(HERE / "guard.py"), str(self.log_file), *self._command]
         if shutil.which(self._command[0]) is None:
             raise ConfigError(f"sampler.python = {self._command[0]!r}: is no program that can be started")
         self._process = subprocess.Popen(  # noqa: S603  the user's own interpreter

@@ -110,7 +110,10 @@ class StandIn:
         if path == "/inference/v1/generate":
             return self.generate(body)
         self.calls.append(path)
-        if path == "/update_weights":
+        if path == "/restart":  # a server that was started anew has other weights
+            self.version, self.model = "default", make_gpt2(seed=6)
+            self._logits.clear()
+        elif path == "/update_weights":
             self.load(body["update_info"]["path"])
         elif path == "/finish_weight_update":
             self.version = body["weight_version"]
