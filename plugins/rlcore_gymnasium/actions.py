@@ -1,4 +1,4 @@
-"""Actions of discrete spaces in the text of a turn, and functions of the user."""
+"""Actions of discrete spaces in the text of a turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from gymnasium.spaces import Discrete, Space
 
-from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 
 
@@ -44,20 +43,3 @@ def discrete_actions(space: Space[Any], words: Sequence[str], where: str) -> Cal
         return numbers.get(found[-1]) if found else None
 
     return act
-
-
-def function_of(given: Any, what: str) -> Callable[..., Any] | None:
-    """Return a function that is given itself or as `module:function`.
-
-    Args:
-        given: the function, its name, or None.
-        what: the option, for messages.
-
-    Raises:
-        ConfigError: it is none of these.
-        DataError: the module or the function does not exist.
-    """
-    found = load_reference(given, what) if isinstance(given, str) else given
-    if found is not None and not callable(found):
-        raise ConfigError(f"{what} = {given!r:.80}: must be a function, or `module:function`")
-    return found  # type: ignore[no-any-return]

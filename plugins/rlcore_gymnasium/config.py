@@ -8,10 +8,11 @@ from typing import Any, Literal
 import attrs
 
 from rlcore.config import config, option
+from rlcore_environments.adapter import SeedOptions
 
 
 @config
-class GymnasiumConfig:
+class GymnasiumConfig(SeedOptions):
     """Options of the environment `gymnasium`."""
 
     id: str = option(
@@ -39,6 +40,3 @@ class GymnasiumConfig:
     success_return: float | None = option(
         None, "an episode whose rewards add up to at least this is a success; default: no success is reported"
     )
-    train_rows: int = option(1024, "rows to train on", ge=1, le=10**7)
-    eval_rows: int = option(64, "rows to evaluate on; their seeds are not among those to train on", ge=0, le=10**7)
-    seed: int = option(0, "seed of the first row; every row has a seed of its own", ge=0, le=10**9)

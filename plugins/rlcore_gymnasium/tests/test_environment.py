@@ -40,8 +40,6 @@ def test_an_episode_of_frozen_lake_reaches_the_goal() -> None:
     last = game.step(Turn("right", 5))
     assert (last.messages, last.reward, last.done, last.truncated) == ("SFFF\nFHFH\nFFFH\nHFFP", 1.0, True, False)
     assert last.info["success"] is True
-    with pytest.raises(RuntimeError, match="after the end of the episode"):
-        game.step(Turn("right", 6))
     game.close()
 
 
@@ -128,8 +126,6 @@ def test_own_functions_options_of_a_row_and_failures() -> None:
     game.close()
     game.close()
     assert not Fragile.open
-    with pytest.raises(RuntimeError, match="before reset"):
-        game.step(Turn("1", 0))
     silent = make(id="gym_games:Fragile-v0", act="gym_games:act", observe=lambda observation, env: observation).make()
     with pytest.raises(TypeError, match=r"observe returned 0 \(int\), not a text"):
         silent.reset({}, seed=0)

@@ -1,0 +1,73 @@
+"""What adapters to libraries of environments share: rows that are seeds, and functions of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from rlcore.config import config, option
+from rlcore.data.user_code import load_reference
+from rlcore.errors import ConfigError
+from rlcore.protocols import Environment
+
+WHERE = "data.environment"
+
+
+@config
+class SeedOptions:
+    """Options of an environment whose rows are seeds."""
+
+    train_rows: int = option(1024, "rows to train on", ge=1, le=10**7)
+    eval_rows: int = option(64, "rows to evaluate on; their seeds are not among those to train on", ge=0, le=10**7)
+    seed: int = option(0, "seed of the first row; every row has a seed of its own", ge=0, le=10**9)
+
+
+class SeedFactory:
+    """A factory of episodes that differ by their seeds (`rlcore.protocols.EnvironmentFactory`).
+
+    Args:
+        config: the options of the environment, with those of `SeedOptions`.
+
+    Attributes:
+        episode: the class of its environments, which receive the factory.
+    """
+
+    episode: ClassVar[type[Any]]
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.config,)
+
+    def make(self) -> Environment:
+        """Return the environment of one episode."""
+        made: Environment = self.episode(self)
+        return made
+
+    def rows(self, split: str) -> list[dict[str, Any]] | None:
+        """Return the rows of a split; None if there are none."""
+        return [{"seed": seed} for seed in seeds_of(split, self.config)] or None
+
+
+def seeds_of(split: str, options: SeedOptions) -> range:
+    """Return the seeds of a split, one after another: first those of `eval`, then those of `train`."""
+    first = options.seed + options.eval_rows
+    return range(options.seed, first) if split == "eval" else range(first, first + options.train_rows)
+
+
+def function_of(given: Any, what: str) -> Callable[..., Any] | None:
+    """Return a function that is given itself or as `module:function`.
+
+    Args:
+        given: the function, its name, or None.
+        what: the option, for messages.
+
+    Raises:
+        ConfigError: it is none of these.
+        DataError: the module or the function does not exist.
+    """
+    found = load_reference(given, what) if isinstance(given, str) else given
+    if found is not None and not callable(found):
+        raise ConfigError(f"{what} = {given!r:.80}: must be a function, or `module:function`")
+    return found  # type: ignore[no-any-return]
