@@ -13,6 +13,7 @@ ZIEGLER = "Ziegler et al. 2019, arXiv:1909.08593"
 SCHULMAN = "Schulman et al. 2017, arXiv:1707.06347"
 HUANG = "Huang et al. 2024, arXiv:2403.17031"
 VAGEN = "gamma_turn and gamma_token of VAGEN, NeurIPS 2025"
+YAO = "Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"
 ANDRYCHOWICZ = "Andrychowicz et al. 2021, arXiv:2006.05990"
 
 
@@ -78,6 +79,11 @@ class PPOConfig(BatchOptions):
         gt=0,
         unit="nats",
     )
+    is_correction: Literal["off", "token_truncate"] = option(
+        "off", "`token_truncate` multiplies the policy loss of a token by the policy's probability over that of a "
+        "sampler that computes other log-probs, such as a serving engine", source=YAO,
+    )  # fmt: skip
+    is_high: float = option(2.0, "largest such weight", gt=0, source=YAO)
     max_ratio: float = option(
         10.0, "skip optimizer steps of minibatches whose mean ratio is larger", gt=1, source="TRL 0.7"
     )

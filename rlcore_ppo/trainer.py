@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
+from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import (
@@ -26,7 +27,7 @@ from rlcore.training import (
 )
 from rlcore.types import Metrics, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
-from rlcore_ppo.loss import policy_loss, value_clipped, value_loss
+from rlcore_ppo.loss import policy_loss, truncated_weights, value_clipped, value_loss
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
 
 RATIO_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-2, 5e-2
@@ -108,7 +109,12 @@ class PPOTrainer:
         """Replace log-probs and values by the trainer's own, and keep the sampler's."""
         if "logprobs" in batch:
             batch = batch.rename(logprobs="sampler_logprobs")
-        outputs = self._policy.score(batch, temperature=self.run.temperature)
+        outputs, config = self._policy.score(batch, temperature=self.run.temperature), self.config
+        if config.is_correction != "off":
+            if "sampler_logprobs" not in batch:
+                raise ConfigError(f"trainer.is_correction = {config.is_correction!r}: the sampler returns no log-probs")
+            weights = truncated_weights(outputs.logprobs, batch["sampler_logprobs"], high=config.is_high)
+            batch = batch.with_columns(is_weights=weights)
         return batch.with_columns(logprobs=outputs.logprobs, values=outputs.need("values"))
 
     def _compared(self, batch: Trajectories) -> Trajectories:
@@ -144,6 +150,8 @@ class PPOTrainer:
         rewards = rewards / self.scale.divisor(rewards.sum(1))
         # Of tokens sampled from the policy, -log pi is an unbiased estimate of the entropy.
         metrics = {"policy/entropy": -float(ops.masked_mean(batch["logprobs"], chosen))}
+        if "is_weights" in batch:
+            metrics["is/weight_mean"] = float(ops.masked_mean(batch["is_weights"], chosen))
         if self.penalised:
             kl = float(ops.masked_sum(batch["kl"], chosen)) / len(batch)
             metrics |= {"kl/mean": kl, "kl/coef": self.kl.value}
@@ -164,7 +172,7 @@ class PPOTrainer:
         """Learn from a round: `epochs` passes of minibatches, fewer if the KL to the old policy grows too large."""
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
         skipped = self.updater.num_skipped
-        batch = batch.with_only(*TRAINING_COLUMNS)
+        batch = batch.with_only(*TRAINING_COLUMNS, *({"is_weights"} & set(batch.columns)))
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
             passed = Meter(self.run.ranks)
@@ -207,6 +215,8 @@ class PPOTrainer:
         outputs = self._policy.score(part, entropy=config.entropy_coef > 0, temperature=self.run.temperature)
         values, old = outputs.need("values"), part["old_logprobs"]
         policy = policy_loss(outputs.logprobs, old, part["advantages"], clip=config.clip)
+        if "is_weights" in part:
+            policy = policy * part["is_weights"]
         value = value_loss(values, part["values"], part["returns"], clip=config.clip_value)
         loss = policy + config.value_coef * value
         if config.entropy_coef:

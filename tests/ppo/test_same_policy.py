@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
+import torch
 from ppo_making import Make, make_ppo, roll
 from torch import nn
 from transformers import PreTrainedModel
 
+from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
 from rlcore.sampling import sample
 from rlcore.types import Prompt, Trajectories
@@ -79,3 +82,62 @@ def test_a_sampler_with_the_weights_of_the_policy_is_not_reported(
     for metrics, _ in zip(trainer.steps(), range(12), strict=False):
         assert metrics["is/logprob_gap"] < 1e-5
     assert "policy.version" not in capsys.readouterr().err
+
+
+def of_another_program(trainer: Any) -> None:
+    """Let the sampler state log-probs that are smaller by log 3 in even columns, and larger by log 2 in odd ones."""
+
+    def changed(policy: Policy, prompts: list[Prompt], sampling: Any, **options: Any) -> Trajectories:
+        batch = sample(policy, prompts, sampling, **options)
+        is_even = torch.arange(batch.tokens.shape[1]) % 2 == 0
+        return batch.with_columns(logprobs=batch["logprobs"] - torch.where(is_even, math.log(3.0), -math.log(2.0)))
+
+    trainer.run.sampling.sampler = changed
+
+
+@pytest.mark.parametrize("high", [2.0, 10.0])
+def test_tokens_are_weighted_by_the_policy_over_the_sampler_up_to_a_bound(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, high: float
+) -> None:
+    """The loss of a token is -A w while the policy is the one that sampled: w is min(3, bound) or 1/2."""
+    trainer = make_ppo(make_trainer, tiny_gpt2, is_correction="token_truncate", is_high=high)
+    of_another_program(trainer)
+    batch, metrics = roll(trainer)
+    weights = torch.where(torch.arange(batch.tokens.shape[1]) % 2 == 0, min(3.0, high), 0.5).expand(batch.mask.shape)
+    chosen = batch.action_mask
+    _, losses = trainer.loss(batch.with_only("old_logprobs", "values", "advantages", "returns", "is_weights"))
+    expected = -batch["advantages"] * weights
+    assert torch.allclose(losses["loss/policy"][chosen], expected[chosen], atol=1e-4)
+    assert metrics["is/weight_mean"] == pytest.approx(float(weights[chosen].mean()), abs=1e-5)
+    assert metrics["is/logprob_gap"] == pytest.approx(
+        float(torch.where(weights == 0.5, math.log(2.0), math.log(3.0))[chosen].mean()), abs=1e-5
+    )
+
+
+def test_without_a_correction_the_log_probs_of_another_program_weigh_nothing(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2)
+    of_another_program(trainer)
+    batch, metrics = roll(trainer)
+    assert "is_weights" not in batch
+    assert "is/weight_mean" not in metrics
+    _, losses = trainer.loss(batch.with_only("old_logprobs", "values", "advantages", "returns"))
+    assert torch.allclose(losses["loss/policy"][batch.action_mask], -batch["advantages"][batch.action_mask], atol=1e-4)
+
+
+def test_a_learning_step_uses_the_weights(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    found = []
+    for kind in ("off", "token_truncate"):
+        trainer = make_ppo(make_trainer, copy.deepcopy(tiny_gpt2), is_correction=kind, optimizer={"lr": 1e-2})
+        of_another_program(trainer)
+        next(trainer.steps())
+        found.append(torch.cat([each.detach().flatten() for each in trainer.policy().module.parameters()]))
+    assert not torch.allclose(found[0], found[1])
+
+
+def test_a_correction_needs_a_samplers_log_probs(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, is_correction="token_truncate")
+    trainer.run.sampling.sampler = lambda *given, **options: sample(*given, **options).with_only()
+    with pytest.raises(ConfigError, match=r"trainer.is_correction = 'token_truncate': the sampler returns no"):
+        trainer.rollout()
