@@ -174,15 +174,17 @@ def importance_bars(shares: Sequence[tuple[str, float]]) -> str:
 
 
 def colours_by_rank(records: Sequence[TrialRecord], *, is_maximised: bool) -> dict[int, str]:
-    """Return a colour for each finished trial, from that of the worst to that of the best."""
-    done = [each for each in records if each.state == "done" and each.value is not None]
-    done = sorted(done, key=lambda each: each.value or 0.0, reverse=not is_maximised)
-    found = {}
-    for i, each in enumerate(done):
-        share = i / max(1, len(done) - 1)
-        mixed = (round(low + share * (high - low)) for low, high in zip(WORST, BEST, strict=True))
-        found[each.number] = f"rgb({', '.join(map(str, mixed))})"
-    return found
+    """Return a colour for each finished trial, from that of the worst metric to that of the best."""
+    done = {each.number: each.value for each in records if each.state == "done" and each.value is not None}
+    ranked = sorted(set(done.values()), reverse=not is_maximised)
+    shares = {value: i / max(1, len(ranked) - 1) for i, value in enumerate(ranked)}
+    return {number: _mixed(shares[value]) for number, value in done.items()}
+
+
+def _mixed(share: float) -> str:
+    """Return the colour of a rank, from 0 for the worst to 1 for the best."""
+    parts = (round(low + share * (high - low)) for low, high in zip(WORST, BEST, strict=True))
+    return f"rgb({', '.join(map(str, parts))})"
 
 
 def _line(trial: TrialRecord, best: TrialRecord | None, points: Sequence[str], colours: dict[int, str]) -> str:

@@ -6,11 +6,14 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+
+MOST_AT_ONCE = 4
+"""Measurements of one reading that are all kept."""
 
 
 @attrs.define
@@ -68,6 +71,15 @@ class MetricFile:
             return step, float(value) if isinstance(value, int | float) else math.nan
         self.is_missing |= self.metric.startswith("eval/") and any(name.startswith("eval/") for name in row)
         return None
+
+
+def thinned(measured: Sequence[tuple[int, float]], mode: str) -> list[tuple[int, float]]:
+    """Return measurements that were read at once; of many, the best and the last, because storing each takes time."""
+    if len(measured) <= MOST_AT_ONCE:
+        return list(measured)
+    finite = [pair for pair in measured if math.isfinite(pair[1])]
+    best = (max if mode == "max" else min)(finite, key=lambda pair: pair[1], default=measured[-1])
+    return sorted({best, measured[-1]})
 
 
 def missing_metric(metric: str, names: Iterable[str]) -> str:

@@ -129,4 +129,5 @@ def summary(records: Sequence[TrialRecord]) -> str:
     counts = {
         state: sum(each.state == state for each in records) for state in ("done", "pruned", "failed", "unfinished")
     }
-    return f"{len(records)} trials: " + ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return f"{len(records)} trials{': ' if shown else ''}{shown}"

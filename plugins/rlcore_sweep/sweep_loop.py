@@ -13,7 +13,7 @@ import attrs
 from rlcore.config import merge
 from rlcore.errors import ConfigError
 from rlcore_sweep.child import Child, Why, command_for, environment_of, start
-from rlcore_sweep.metric_file import MetricFile, missing_metric
+from rlcore_sweep.metric_file import MetricFile, missing_metric, thinned
 from rlcore_sweep.space import show_value
 from rlcore_sweep.study import Study, TrialRecord, counted
 from rlcore_sweep.sweep_folder import SweepFolder, checkpoint_of, name_of, write_yaml
@@ -166,7 +166,7 @@ class SweepLoop:
         """Read what running trials have measured, stop those that are to stop, and record those that have ended."""
         for child in list(self._running.values()):
             has_ended = child.process.poll() is not None  # before reading, so that nothing is missed
-            for step, value in child.metrics.read():
+            for step, value in thinned(child.metrics.read(), self.sweep.options.mode):
                 self._measured(child, step, value)
             if child.metrics.is_missing:
                 child.stop("metric")

@@ -15,7 +15,7 @@ from rlcore.config import load_yaml
 from rlcore.errors import ConfigError, RunExists, RunInUse
 from rlcore_sweep import sweep_loop
 from rlcore_sweep.child import environment_of
-from rlcore_sweep.metric_file import MetricFile
+from rlcore_sweep.metric_file import MetricFile, thinned
 from rlcore_sweep.study import counted
 from rlcore_sweep.sweep_folder import SweepFolder
 from rlcore_sweep.sweep_options import SweepConfig
@@ -285,3 +285,13 @@ def test_a_file_of_metrics_is_read_line_by_line_while_it_grows_and_after_it_was_
     assert metrics.read() == []
     assert metrics.is_missing
     assert list(metrics.names) == [METRIC, "loss/total", "eval/loss"]
+
+
+def test_of_many_measurements_the_best_and_the_last_are_kept() -> None:
+    nan = float("nan")
+    assert thinned([(1, 3.0), (2, 1.0)], "max") == [(1, 3.0), (2, 1.0)]
+    many = [(1, 3.0), (2, 1.0), (3, nan), (4, 0.5), (5, 2.0)]
+    assert thinned(many, "max") == [(1, 3.0), (5, 2.0)]
+    assert thinned(many, "min") == [(4, 0.5), (5, 2.0)]
+    assert thinned([(each, 1.0 * each) for each in range(9)], "max") == [(8, 8.0)]
+    assert str(thinned([(each, nan) for each in range(9)], "max")) == "[(8, nan)]"
