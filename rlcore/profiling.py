@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import attrs
@@ -185,3 +186,23 @@ def note_scored(chosen: Tensor) -> None:
 
     if torch.is_grad_enabled():
         tokens.learned = tokens.learned + chosen.sum()
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Return the peak memory of this process on its device in bytes; None if the system does not report it.
+
+    On CUDA it is what torch's allocator has handed out, on the CPU the resident set size.
+    """
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(device))
+    if device.type != "cpu":
+        return None
+    with suppress(OSError, IndexError, ValueError):  # Linux's file of this process, which `exec` resets
+        return int(Path("/proc/self/status").read_bytes().split(b"VmHWM:", 1)[1].split(None, 1)[0]) * 1024
+    with suppress(ImportError):  # Windows has none
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return None

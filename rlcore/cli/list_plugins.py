@@ -17,7 +17,8 @@ from rlcore.errors import PluginError
 from rlcore.loggers.terminal import make_console, make_list
 from rlcore.plugins.checks import preserve_process_state
 from rlcore.plugins.discovery import Discovery, Plugin, State
-from rlcore.plugins.registry import LINE_WIDTH, all_registries
+from rlcore.plugins.registry import all_registries
+from rlcore.plugins.unknown_names import LINE_WIDTH
 
 SCHEMA = 1
 Failed = Mapping[Plugin, Sequence[str]]

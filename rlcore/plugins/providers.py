@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rlcore import errors
 from rlcore.plugins.builtin import published
 from rlcore.plugins.fence import first_result
-from rlcore.plugins.registry import describe_source, registries
+from rlcore.plugins.registry import registries
+from rlcore.plugins.unknown_names import describe_source
 
 if TYPE_CHECKING:
     from rlcore.protocols import ParallelFiles, Processes, Uploader

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +11,9 @@ import attrs
 
 from rlcore import errors
 from rlcore.components import KINDS, Component, normalise
-from rlcore.config.synonyms import find_synonym
-from rlcore.plugins.builtin import how_to_install, published
 from rlcore.plugins.discovery import Discovery, Plugin, discover
 from rlcore.plugins.switches import is_on, selection
+from rlcore.plugins.unknown_names import LINE_WIDTH, describe_source, explain_unknown  # noqa: F401  names of 0.1
 
 if TYPE_CHECKING:
     from rlcore.protocols import (
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-LINE_WIDTH = 90
-"""Width of lists of components in errors and tables, without their indentation."""
-
 _UNKNOWN: dict[str, type[errors.UnknownComponent]] = {
     "trainers": errors.UnknownTrainer,
     "pipelines": errors.UnknownPipeline,
@@ -83,7 +78,7 @@ class Registry(Generic[T]):
         if len(matches) == 1:
             return matches[0]
         if not matches:
-            raise _UNKNOWN[self.kind](self._explain(name))
+            raise _UNKNOWN[self.kind](explain_unknown(name, self.kind, self._components, self._plugins))
         choices = " or ".join(f"'{match.qualified}' ({match.dist} {match.version})" for match in matches)
         raise errors.AmbiguousComponent(f"{len(matches)} {self.kind} are called '{name}': use {choices}")
 
@@ -97,60 +92,6 @@ class Registry(Generic[T]):
                 each for each in self._components if full == each.lasting_name
             ]
         return [component for component in named if component.is_reserved] or list(named)
-
-    def _explain(self, name: str) -> str:
-        lines = [f"no {KINDS[self.kind]} is called '{name}'.{self._suggest(str(name))}"]
-        installed = [f"{component.name} ({component.dist} {component.version})" for component in self] or ["none"]
-        lines += [f"{'              ' if i else '  installed:  '}{row}" for i, row in enumerate(_wrap(installed))]
-        missing = [plugin for plugin in self._plugins if not plugin.is_loaded]
-        for i, plugin in enumerate(missing):
-            lines.append(f"  {'not loaded: ' if i == 0 else '            '}{plugin}, {plugin.reason}")
-        lines.append("  see:        rlcore list-plugins")
-        return "\n".join(lines)
-
-    def _suggest(self, name: str) -> str:
-        """Return the nearest name among installed and published components, and how to install it."""
-        here = {other: component for component in self for other in (component.name, component.qualified)}
-        elsewhere = {
-            other: one.dist for short, one in published(self.kind).items() for other in (short, f"{one.dist}:{short}")
-        }
-        synonym = find_synonym(name, self.kind)
-        if synonym and (synonym.ours in here or synonym.ours in elsewhere):
-            options, known = f" with {synonym.how}" if synonym.how else "", synonym.ours in here
-            source = "" if known else f", which {describe_source(elsewhere[synonym.ours], self._plugins)}"
-            return f" Use {KINDS[self.kind]} '{synonym.ours}'{options}{source}."
-        dist, colon, short = name.rpartition(":")
-        exact = f"{normalise(dist)}{colon}{short}"
-        near = difflib.get_close_matches(
-            name.lower(), {**here, **({} if exact in elsewhere else elsewhere)}, n=1, cutoff=0.5
-        )
-        text = ""
-        if near and near[0] in here:
-            text = f" Did you mean '{near[0]}' ({here[near[0]].dist} {here[near[0]].version})?"
-        elif near:
-            text = f" Did you mean '{near[0]}'? It {describe_source(elsewhere[near[0]], self._plugins)}"
-        return text + (f" '{name}' {describe_source(elsewhere[exact], self._plugins)}" if exact in elsewhere else "")
-
-
-def _wrap(items: Sequence[str]) -> list[str]:
-    """Return the items, separated by commas, in lines of at most `LINE_WIDTH` characters, none of them broken."""
-    lines = [""]
-    for i, item in enumerate(items):
-        text = f"{item}," if i < len(items) - 1 else item
-        if lines[-1] and len(lines[-1]) + 1 + len(text) > LINE_WIDTH:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {text}".lstrip()
-    return lines
-
-
-def describe_source(dist: str, plugins: Sequence[Plugin]) -> str:
-    """Return where a component comes from, and how to install or enable its dist, as the end of a sentence."""
-    plugin = next((plugin for plugin in plugins if plugin.dist == dist), None)
-    if plugin is None:
-        return f"comes with {dist}, which is not installed: {how_to_install(dist)}"
-    if plugin.is_loaded:
-        return f"comes with other versions of {dist}; {plugin.version} is installed"
-    return f"comes with {dist}, which is installed, but {plugin.state}"
 
 
 @attrs.frozen(eq=False)

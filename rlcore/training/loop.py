@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from rlcore.errors import CheckpointError, Diverged, PluginError, RLCoreError
 from rlcore.logging import get_logger
-from rlcore.profiling import StepTokens, background, begin_step, counting, end_steps, phase
+from rlcore.profiling import StepTokens, background, begin_step, counting, end_steps, peak_bytes, phase
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
 from rlcore.training.evaluate import evaluate
@@ -24,7 +22,6 @@ from rlcore.training.signals import StopRequest
 from rlcore.types import Metrics
 
 log = get_logger("loop")
-_STATUS = Path("/proc/self/status")
 _OVER: Any = object()  # marks the end of the trainer's steps
 LARGE = 1e19
 """Rewards of this size and above cannot be squared in float32, as whitening and the value loss do."""
@@ -141,28 +138,9 @@ def _remedy(metrics: Metrics) -> str:
 
 
 def _peak_memory(run: Run) -> Metrics:
-    """Return the peak memory so far of the process with the highest peak, nothing where the system does not report it.
-
-    On CUDA it is what torch's allocator has handed out, on the CPU the resident set size.
-    """
-    if run.ranks.device.type == "cuda":
-        peak = int(torch.cuda.max_memory_allocated(run.ranks.device))
-    elif run.ranks.device.type == "cpu":
-        peak = _peak_resident()
-    else:
-        return {}
-    return {"perf/peak_memory_gb": max(run.ranks.gather([peak])) / 1e9} if peak else {}
-
-
-def _peak_resident() -> int:
-    """Return the peak resident set size of this process in bytes; 0 if the system does not report it."""
-    with suppress(OSError, IndexError, ValueError):  # Linux's file of this process, which `exec` resets
-        return int(_STATUS.read_bytes().split(b"VmHWM:", 1)[1].split(None, 1)[0]) * 1024
-    with suppress(ImportError):  # Windows has none
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return 0
+    """Return the peak memory so far of the process with the highest peak."""
+    peak = peak_bytes(run.ranks.device)
+    return {} if peak is None else {"perf/peak_memory_gb": max(run.ranks.gather([peak])) / 1e9}
 
 
 def _tokens_per_second(tokens: StepTokens, seconds: float, ranks: Ranks) -> Metrics:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -93,7 +94,7 @@ class Trajectories:
 
     def rows(self, index: Tensor) -> Trajectories:
         """Return the sequences at `index` (long[K] or bool[B]), trimmed."""
-        return self.each(lambda array: array[index]).trim()
+        return self.each(itemgetter(index)).trim()
 
     def split(self, size: int) -> Iterator[Trajectories]:
         """Yield consecutive groups of at most `size` sequences, each trimmed."""
@@ -130,7 +131,7 @@ class Trajectories:
 
     def to(self, device: torch.device | str) -> Trajectories:
         """Move every array to `device`; copies to a GPU are asynchronous."""
-        return self.each(lambda array: to_device(array, device))
+        return self.each(partial(to_device, device=device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Trajectories:
         """Apply `change` to every array, columns included."""

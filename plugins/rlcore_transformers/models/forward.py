@@ -160,8 +160,8 @@ class ActorCritic(ModelModule):
         )  # fmt: skip
         values = None if self.value is None else self.value(run)
         heads: dict[str, Tensor] = {}
-        for head in self.heads.values():
-            heads |= head(run.hidden[0], run.chosen)
+        for name in self.head_names:
+            heads |= getattr(self, name)(run.hidden[0], run.chosen)
         return outputs._replace(values=values, heads=heads)
 
 
