@@ -13,6 +13,7 @@ padding never count.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 import attrs
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 __all__ = ["Recorder", "count_tokens", "phase", "running"]  # the rest is for the core
