@@ -9,13 +9,17 @@ import importlib
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 MOVED: dict[str, str] = json.loads(Path(__file__).with_name("moved.json").read_text(encoding="utf-8"))
-"""Old name of a module or package of the core → its new name; modules inside a package move with it."""
+"""Old name of a module or package of the core → its new name; modules inside a package move with it.
+
+A name in a module is written `module:name`.
+"""
 
 
 def new_name(name: str) -> str | None:
@@ -46,15 +50,33 @@ class _Finder:
             ModuleNotFoundError: the package that it has moved to is not installed.
         """
         old, new = module.__name__, str(new_name(module.__name__))
-        try:
-            sys.modules[old] = importlib.import_module(new)
-        except ModuleNotFoundError as error:
-            package = new.partition(".")[0]
-            if error.name != package:
-                raise
-            message = f"{old} has moved to {new}: pip install {package.replace('_', '-')}"
-            raise ModuleNotFoundError(message, name=package) from None
+        sys.modules[old] = _import(old, new)
         warnings.warn(f"{old} has moved: import {new}", DeprecationWarning, stacklevel=2)
+
+
+def _import(old: str, new: str) -> ModuleType:
+    try:
+        return importlib.import_module(new)
+    except ModuleNotFoundError as error:
+        package = new.partition(".")[0]
+        if error.name != package:
+            raise
+        message = f"{old} has moved to {new}: pip install {package.replace('_', '-')}"
+        raise ModuleNotFoundError(message, name=package) from None
+
+
+def moved_names(module: str) -> Callable[[str], Any]:
+    """Return `__getattr__` of a module, which finds the names that have moved from it to another module."""
+
+    def load(name: str) -> Any:
+        old = f"{module}:{name}"
+        if old not in MOVED:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        place, _, attribute = MOVED[old].partition(":")
+        warnings.warn(f"{module}.{name} has moved: import it from {place}", DeprecationWarning, stacklevel=2)
+        return getattr(_import(old, place), attribute)
+
+    return load
 
 
 def install() -> None:

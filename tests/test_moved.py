@@ -61,7 +61,28 @@ def test_an_import_that_fails_inside_a_moved_module_names_what_it_lacks() -> Non
 def test_every_module_in_the_table_exists_under_its_new_name_and_not_under_its_old_one() -> None:
     root = Path(_moved.__file__).parent
     for old, new in _moved.MOVED.items():
-        importlib.import_module(new)
+        module = importlib.import_module(new.partition(":")[0])
+        if ":" in old:
+            assert hasattr(module, new.partition(":")[2])
+            continue
         place = root.joinpath(*old.split(".")[1:])
         assert not (place / "__init__.py").exists(), old
         assert not place.with_suffix(".py").exists(), old
+
+
+def test_a_name_that_has_moved_is_found_where_it_was(moved: pytest.MonkeyPatch) -> None:
+    moved.setattr(
+        _moved, "MOVED", {"rlcore.rooms:Chair": "acme_rooms.inner.chair:Chair", "rlcore.rooms:Bed": "acme_gone:Bed"}
+    )
+    load = _moved.moved_names("rlcore.rooms")
+    with pytest.warns(
+        DeprecationWarning, match=r"^rlcore\.rooms\.Chair has moved: import it from acme_rooms\.inner\.chair$"
+    ):
+        assert load("Chair") is importlib.import_module("acme_rooms.inner.chair").Chair
+    with (
+        pytest.warns(DeprecationWarning, match="Bed"),
+        pytest.raises(ModuleNotFoundError, match=r"rlcore\.rooms:Bed .*: pip install"),
+    ):
+        load("Bed")
+    with pytest.raises(AttributeError, match=r"module 'rlcore\.rooms' has no attribute 'Table'"):
+        load("Table")

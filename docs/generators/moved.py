@@ -11,7 +11,7 @@ Generated from `rlcore/moved.json` by `make docs`.
 
 Modules of the core that have become parts of a package, or of another file of the core. An import of an old name still
 works: it imports the new module, with a `DeprecationWarning`, or raises a `ModuleNotFoundError` with the command that
-installs the package. Modules inside a folder have moved with it.
+installs the package. The same holds for names in a module. Modules inside a folder have moved with it.
 [Compatibility](compatibility.md#what-has-moved) describes what else keeps its old name.
 
 | old name | new name |
@@ -21,5 +21,5 @@ installs the package. Modules inside a folder have moved with it.
 
 def pages() -> dict[str, str]:
     """Return a mapping from the page's path to its text."""
-    rows = [f"| `{old}` | `{new}` |" for old, new in sorted(MOVED.items())]
+    rows = [f"| `{old.replace(':', '.')}` | `{new.replace(':', '.')}` |" for old, new in sorted(MOVED.items())]
     return {"moved.md": INTRODUCTION + "\n".join([*rows, ""])}

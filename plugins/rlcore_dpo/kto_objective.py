@@ -13,10 +13,12 @@ from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Run, micro_batches, stack_samples
-from rlcore.types import LabelledSample, Pair, Sample, Trajectories
+from rlcore.types import Sample, Trajectories
 from rlcore_dpo.config import DPOConfig, beta_of
 from rlcore_dpo.loss import kto_loss, mismatch
 from rlcore_dpo.reference import Reference, summed
+from rlcore_preferences.labelled_answers import LabelledSample
+from rlcore_preferences.preferences import Pair
 
 BALANCED = (1.0, 4 / 3)
 """Range of the ratio of weighted desirable to weighted undesirable answers that the paper recommends."""

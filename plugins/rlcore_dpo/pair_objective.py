@@ -12,11 +12,11 @@ from torch import Tensor
 
 from rlcore.errors import DataError
 from rlcore.protocols import Policy
-from rlcore.types import Pair, Trajectories
+from rlcore.types import Trajectories
 from rlcore_dpo import loss as losses
 from rlcore_dpo.config import SMOOTHED, WITHOUT_REFERENCE, DPOConfig, beta_of, smoothing_of, weights_of
 from rlcore_dpo.reference import Reference, summed
-from rlcore_preferences.preferences import flaw_of, stack_pairs, usable_pairs
+from rlcore_preferences.preferences import Pair, flaw_of, stack_pairs, usable_pairs
 
 ROUNDING = 1e-6
 """Relative error of the log-prob of an answer: at step 0 the policy equals its reference up to this."""

@@ -12,9 +12,10 @@ from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Run, eval_mode, stack_samples
-from rlcore.types import Pair, PolicyOutputs, Sample, Trajectories, sequences_of
+from rlcore.types import PolicyOutputs, Sample, Trajectories, sequences_of
 from rlcore_dpo.config import DPOConfig, compares_with_reference
 from rlcore_dpo.reference_cache import FOLDER, ReferenceCache
+from rlcore_preferences.preferences import Pair
 
 Scores = Callable[[Trajectories], PolicyOutputs]
 COLUMN = "ref_logprobs"

@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import LabelledSample, Pair
+from rlcore.types import Sample
 from rlcore_preferences.answers import Exchange, number_rows, read_content, tokenise_answers
-from rlcore_preferences.preferences import read_preference
+from rlcore_preferences.preferences import Pair, read_preference
 from rlcore_preferences.token_rows import are_token_ids, read_token_ids
 from rlcore_transformers.data.chat import template_variables
 from rlcore_transformers.data.rows import ANSWERS, load_rows
@@ -20,6 +22,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rlcore.settings import DataConfig
+
+
+@attrs.frozen
+class LabelledSample:
+    """An answer with a verdict.
+
+    Attributes:
+        sample: the prompt with the answer.
+        label: whether the answer is desirable.
+    """
+
+    sample: Sample
+    label: bool
 
 
 def build_unpaired(

@@ -7,12 +7,13 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
-from rlcore.types import Pair, Trajectories, stack_samples, without_none
+from rlcore.types import Sample, Trajectories, stack_samples, without_none
 from rlcore_preferences.answers import Content, Exchange, number_rows, read_content, tokenise_answers
 from rlcore_preferences.token_rows import are_token_ids, read_token_ids
 from rlcore_transformers.data.chat import template_variables
@@ -26,6 +27,25 @@ if TYPE_CHECKING:
 REF_LOGPROBS = ("ref_chosen_logps", "ref_rejected_logps")
 TIE = "tie"
 """Value of the column `label` of a row whose answers are equally good."""
+
+
+@attrs.frozen
+class Pair:
+    """Two answers to one prompt, of which the first is preferred.
+
+    Attributes:
+        chosen: the prompt with the preferred answer; an answer without chosen tokens is empty.
+        rejected: the same prompt, with the same tokens, and the other answer.
+        margin: by how much the score of the chosen answer should exceed the other's, at least 0; None if unknown.
+        is_tie: whether neither answer is better.
+        ref_logprobs: log-probs of both answers under a reference model; None if unknown.
+    """
+
+    chosen: Sample
+    rejected: Sample
+    margin: float | None = None
+    is_tie: bool = False
+    ref_logprobs: tuple[float, float] | None = None
 
 
 def build_preferences(

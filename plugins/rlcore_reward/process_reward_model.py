@@ -8,13 +8,12 @@ import torch
 
 from rlcore.errors import ConfigError
 from rlcore.settings import DataConfig
-from rlcore.types import SteppedSample
 from rlcore_reward.config import ProcessRewardModelConfig, SequenceScorerConfig
 from rlcore_reward.loss import combine_steps
 from rlcore_reward.placement import place
 from rlcore_reward.process_trainer import stack_steps
 from rlcore_reward.step_scorer import StepScorer, load_step_scorer
-from rlcore_reward.stepwise import SEPARATOR, build_stepwise
+from rlcore_reward.stepwise import SEPARATOR, SteppedSample, build_stepwise
 from rlcore_transformers.data.tokens import shorter
 
 

@@ -12,10 +12,11 @@ from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import SequenceScorer
 from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro_batches
-from rlcore.types import Metrics, SteppedSample, Trajectories
+from rlcore.types import Metrics, Trajectories
 from rlcore_reward.config import ProcessRewardConfig
 from rlcore_reward.loss import step_loss
 from rlcore_reward.step_scorer import StepScorer
+from rlcore_reward.stepwise import SteppedSample
 
 
 class ProcessRewardTrainer:

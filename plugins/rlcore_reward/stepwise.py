@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import UNLABELLED, Sample, SteppedSample
+from rlcore.types import Sample
 from rlcore_preferences.answers import number_rows
 from rlcore_transformers.data.rows import ANSWERS, load_rows
 from rlcore_transformers.data.tokens import (
@@ -25,6 +27,23 @@ if TYPE_CHECKING:
 
 SEPARATOR = "\n"
 """Text after every step of an answer; the label of the step is that of its last token."""
+
+
+UNLABELLED = -100
+"""Label of a token that is not the last of a step, which `torch.nn.functional.cross_entropy` ignores."""
+
+
+@attrs.frozen
+class SteppedSample:
+    """An answer in steps, each with a verdict.
+
+    Attributes:
+        sample: the prompt with all steps.
+        labels: one number for each token: 1 or 0 at the last token of a correct or wrong step, `UNLABELLED` elsewhere.
+    """
+
+    sample: Sample
+    labels: tuple[int, ...]
 
 
 def build_stepwise(

@@ -19,8 +19,8 @@ from rlcore.training import (
     eval_mode,
     micro_batches,
 )
-from rlcore.types import Metrics, Pair, Trajectories
-from rlcore_preferences.preferences import stack_pairs, usable_pairs
+from rlcore.types import Metrics, Trajectories
+from rlcore_preferences.preferences import Pair, stack_pairs, usable_pairs
 from rlcore_reward.config import RewardConfig, workload
 from rlcore_reward.loss import pair_loss
 

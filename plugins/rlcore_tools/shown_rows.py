@@ -12,12 +12,15 @@ from transformers import PreTrainedTokenizerBase
 from rlcore.config import evolve
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
-from rlcore.types import UNLABELLED, Prompt, Sample, is_conversation, sequences_of
+from rlcore.types import Prompt, Sample, is_conversation, sequences_of
 from rlcore_transformers.data.chat import SYSTEM_ROLES
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.rows import ANSWERS, load_rows
 from rlcore_transformers.data.samples import OUTPUT_KEYS
 from rlcore_transformers.data.tokens import decode
+
+IGNORED = -100
+"""Label of a token without a verdict, which `torch.nn.functional.cross_entropy` ignores."""
 
 
 @attrs.frozen
@@ -199,7 +202,7 @@ def _show_sequence(
     start = sample.action_mask.index(True) if True in sample.action_mask else len(sample.tokens)
     return TokenRow(
         title, _texts(tokenizer, sample.tokens), list(sample.action_mask),
-        [None if label == UNLABELLED else label for label in verdicts or ()],
+        [None if label == IGNORED else label for label in verdicts or ()],
         None if sampled is None else _texts(tokenizer, sampled),
         is_same_prompt=sampled is None or list(sample.tokens[:start]) == list(sampled),
         is_truncated=not (sample.ended and sample.has_whole_prompt),

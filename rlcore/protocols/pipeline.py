@@ -63,7 +63,7 @@ class SamplePipeline(Protocol):
     """A function that turns a data source into rows to train on; `samples` is one.
 
     A demonstration is a `Sample`. A row of more than one sequence is an object of an attrs class whose fields are
-    samples, tuples or lists of samples, and plain values: `rlcore.types.Pair`, or a class of the plugin's own.
+    samples, tuples or lists of samples, and plain values: a class of the plugin's own, such as one of pairs.
     `run.samples` then holds these objects, in which the core finds the sequences (`rlcore.types.sequences_of`) to
     fingerprint and to plan them.
 

@@ -1,15 +1,12 @@
 """The data types of a run: trajectories, prompts, rows to train on and policy outputs."""
 
+from rlcore._moved import moved_names
 from rlcore.types.episodes import Episodes
 from rlcore.types.training_rows import (
     RESERVED_COLUMNS,
-    UNLABELLED,
-    LabelledSample,
-    Pair,
     Prompt,
     Sample,
     SampleReward,
-    SteppedSample,
     is_conversation,
     sequences_of,
     stack_groups,
@@ -22,16 +19,12 @@ Metrics = dict[str, float]
 
 __all__ = [
     "RESERVED_COLUMNS",
-    "UNLABELLED",
     "Episodes",
-    "LabelledSample",
     "Metrics",
-    "Pair",
     "PolicyOutputs",
     "Prompt",
     "Sample",
     "SampleReward",
-    "SteppedSample",
     "Trajectories",
     "grouped",
     "is_conversation",
@@ -42,3 +35,5 @@ __all__ = [
     "to_device",
     "without_none",
 ]
+
+__getattr__ = moved_names(__name__)

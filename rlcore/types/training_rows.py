@@ -1,4 +1,4 @@
-"""Rows of data as pipelines return them, prompts, demonstrations, preferences and verdicts, and batches of them."""
+"""Rows of data as pipelines return them, prompts and demonstrations, and batches of them."""
 
 from __future__ import annotations
 
@@ -90,55 +90,6 @@ class SampleReward:
     def total(self) -> float:
         """Return the sample's undiscounted return."""
         return math.fsum(self.tokens)
-
-
-@attrs.frozen
-class Pair:
-    """Two answers to one prompt, of which the first is preferred.
-
-    Attributes:
-        chosen: the prompt with the preferred answer; an answer without chosen tokens is empty.
-        rejected: the same prompt, with the same tokens, and the other answer.
-        margin: by how much the score of the chosen answer should exceed the other's, at least 0; None if unknown.
-        is_tie: whether neither answer is better.
-        ref_logprobs: log-probs of both answers under a reference model; None if unknown.
-    """
-
-    chosen: Sample
-    rejected: Sample
-    margin: float | None = None
-    is_tie: bool = False
-    ref_logprobs: tuple[float, float] | None = None
-
-
-@attrs.frozen
-class LabelledSample:
-    """An answer with a verdict.
-
-    Attributes:
-        sample: the prompt with the answer.
-        label: whether the answer is desirable.
-    """
-
-    sample: Sample
-    label: bool
-
-
-UNLABELLED = -100
-"""Label of a token that is not the last of a step, which `torch.nn.functional.cross_entropy` ignores."""
-
-
-@attrs.frozen
-class SteppedSample:
-    """An answer in steps, each with a verdict.
-
-    Attributes:
-        sample: the prompt with all steps.
-        labels: one number for each token: 1 or 0 at the last token of a correct or wrong step, `UNLABELLED` elsewhere.
-    """
-
-    sample: Sample
-    labels: tuple[int, ...]
 
 
 def sequences_of(row: Any) -> list[Sample]:

@@ -29,7 +29,10 @@ from rlcore.checkpoints.fingerprints import (
     fingerprint_tokenizer,
     fingerprint_weights,
 )
-from rlcore.types import LabelledSample, Pair, Prompt, Sample, SampleReward, SteppedSample
+from rlcore.types import Prompt, Sample, SampleReward
+from rlcore_preferences.labelled_answers import LabelledSample
+from rlcore_preferences.preferences import Pair
+from rlcore_reward.stepwise import SteppedSample
 from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig

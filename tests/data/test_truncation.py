@@ -9,7 +9,8 @@ import pytest
 
 from rlcore.data.truncation import check_parts
 from rlcore.errors import DataError
-from rlcore.types import Pair, Sample
+from rlcore.types import Sample
+from rlcore_preferences.preferences import Pair
 
 LIMITS = [0, 2, 3, 4]
 """0 is no limit."""

@@ -8,7 +8,10 @@ import attrs
 import pytest
 
 from rlcore.checkpoints.fingerprints import fingerprint_rows
-from rlcore.types import LabelledSample, Pair, Sample, SteppedSample, sequences_of
+from rlcore.types import Sample, sequences_of
+from rlcore_preferences.labelled_answers import LabelledSample
+from rlcore_preferences.preferences import Pair
+from rlcore_reward.stepwise import SteppedSample
 
 A, B, C = (Sample((i, i + 1), (False, True)) for i in range(3))
 

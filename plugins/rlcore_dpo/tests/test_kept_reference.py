@@ -14,9 +14,10 @@ from dpo_making import ROWS, answer, make, perturbed
 from safetensors.torch import load_file, save_file
 
 from rlcore.errors import ConfigError, DataError
-from rlcore.types import Pair, Sample, sequences_of
+from rlcore.types import Sample, sequences_of
 from rlcore_dpo.reference import Reference
 from rlcore_dpo.reference_cache import ReferenceCache, _seal, digest
+from rlcore_preferences.preferences import Pair
 from rlcore_testing.small import make_gpt2, make_llama
 
 REJECTED = "a file of reference log-probs is not used; they are computed again"

@@ -16,8 +16,8 @@ from transformers import GPT2LMHeadModel
 import rlcore
 from rlcore.config import structure
 from rlcore.errors import ConfigError, DataError
-from rlcore.types import Pair
 from rlcore_dpo.config import DPOConfig, beta_of, resolve, smoothing_of
+from rlcore_preferences.preferences import Pair
 from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
-from rlcore.types import LabelledSample, Sample
-from rlcore_preferences.labelled_answers import build_unpaired
+from rlcore.types import Sample
+from rlcore_preferences.labelled_answers import LabelledSample, build_unpaired
 from rlcore_preferences.preferences import build_preferences
 
 EOS = 30  # of the character tokenizer

@@ -10,8 +10,8 @@ from datasets import Dataset
 from rlcore.checkpoints.fingerprints import fingerprint_rows
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
-from rlcore.types import Pair, Sample
-from rlcore_preferences.preferences import build_preferences, split_implicit, stack_pairs, usable_pairs
+from rlcore.types import Sample
+from rlcore_preferences.preferences import Pair, build_preferences, split_implicit, stack_pairs, usable_pairs
 
 EOS = 30  # of the character tokenizer
 USER = {"role": "user", "content": "why ?"}

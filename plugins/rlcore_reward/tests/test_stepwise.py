@@ -8,8 +8,8 @@ import pytest
 
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
-from rlcore.types import Sample, SteppedSample
-from rlcore_reward.stepwise import build_stepwise
+from rlcore.types import Sample
+from rlcore_reward.stepwise import SteppedSample, build_stepwise
 from rlcore_testing.small import make_tokenizer
 
 
