@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from rlcore.config import config, option
@@ -71,3 +72,9 @@ def function_of(given: Any, what: str) -> Callable[..., Any] | None:
     if found is not None and not callable(found):
         raise ConfigError(f"{what} = {given!r:.80}: must be a function, or `module:function`")
     return found  # type: ignore[no-any-return]
+
+
+def near_names(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name, with the names that are spelled like it."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

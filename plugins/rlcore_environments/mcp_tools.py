@@ -11,6 +11,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
@@ -36,7 +37,10 @@ TAIL = 300
 class McpOptions:
     """Options of an MCP server: how it is started or reached, and what of it is used."""
 
-    command: str | None = option(None, "program that is started and speaks MCP over its standard input and output")
+    command: str | None = option(
+        None, "program that is started and speaks MCP over its standard input and output; `python`: the interpreter of "
+        "the run"
+    )  # fmt: skip
     args: list[str] = option((), "arguments of the program")
     env: dict[str, str] | None = option(None, "environment variables that the program has in addition")
     cwd: str | None = option(None, "folder in which the program is started")
@@ -168,8 +172,9 @@ class Session:
             try:
                 server: Any = options.url
                 if server is None:
+                    command = sys.executable if options.command == "python" else str(options.command)
                     program = StdioServerParameters(
-                        command=str(options.command), args=list(options.args), env=options.env, cwd=options.cwd
+                        command=command, args=list(options.args), env=options.env, cwd=options.cwd
                     )
                     server = stdio_client(program, errlog=output)
                 async with Client(server) as client:

@@ -25,7 +25,7 @@ from rlcore_environments.calls import Pending
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import CONTEXT, MAX_NEW_TOKENS, MAX_TURNS, Episode
 from rlcore_environments.kept_states import KeptStates
-from rlcore_environments.tool_calls import parse_calls
+from rlcore_environments.tool_calls import Call, read_calls
 
 if TYPE_CHECKING:
     from rlcore_environments.sampler import EpisodeSampler
@@ -180,7 +180,7 @@ class Play:
         for episode, text, tokens, count, is_over in zip(
             episodes, texts, part.action_tokens, counts, ended, strict=True
         ):
-            calls = parse_calls(text) if self.sampler.factory.tools else ()
+            calls = self._calls(episode, tokens, sampling)
             turn = Turn(text, len(episode.turns), truncated=not is_over, tool_calls=calls)
             numbers = {name: [next(values) for _ in range(count)] for name, values in chosen.items()}
             episode.add_turn(turn, tokens, numbers)
@@ -188,6 +188,13 @@ class Play:
                 episode.fail("the sampler returned a turn without tokens")
                 continue
             pending.append((episode, self._step(episode, turn)))
+
+    def _calls(self, episode: Episode, tokens: Sequence[int], sampling: SamplingConfig) -> tuple[Call, ...]:
+        tools = self.sampler.factory.tools
+        if not tools:
+            return ()
+        stops = sampling.stop_sequences
+        return read_calls(self.policy.tokenizer, tokens, episode.tokens, stops=stops, tools=tools)
 
     def _step(self, episode: Episode, turn: Turn) -> Pending:
         return self.sampler.calls.start(self._attempts[episode.index].step, turn)

@@ -2,8 +2,10 @@
 
 * Hermes, Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them
 * Llama 3.1: `{"name": ..., "parameters": {...}}`, also after `<|python_tag|>`
-* Mistral: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`
+* Mistral: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`, and `[TOOL_CALLS]name[ARGS]{...}`, any number of them
 * Python: `[add(a=1, b=2)]`, also in a block ```tool_code, as Gemma and Llama 4 write them
+
+A tokenizer of transformers that describes its model's messages (`response_template`) reads them in their own form.
 
 A text that is in none of the forms has no calls; one that begins a form and breaks it has a call with an `error`.
 """
@@ -19,10 +21,48 @@ from typing import Any
 Call = dict[str, Any]
 _HERMES = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 _MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*(.*)", re.DOTALL)
+_MISTRAL_NAMED = re.compile(r"\s*([^\s\[\]{}]+)\s*(?:\[CALL_ID\][^\[]*)?\[ARGS\](.*)", re.DOTALL)
 _PYTHON_BLOCK = re.compile(r"```tool_code\s*\n(.*?)```", re.DOTALL)
 _PYTHON_CALL = re.compile(r"\s*\[\s*[A-Za-z_]\w*\s*\(.*\)\s*\]\s*\Z", re.DOTALL)
 MAX_TEXT = 100_000
 """Characters beyond which a text is not read for calls."""
+
+
+BEFORE = 256
+"""Tokens before a turn in which the header of the turn is sought."""
+
+
+def read_calls(
+    tokenizer: Any,
+    tokens: Sequence[int],
+    before: Sequence[int],
+    *,
+    stops: Sequence[str] = (),
+    tools: Sequence[Any] = (),
+) -> tuple[Call, ...]:
+    """Return the calls in a sampled turn, by the tokenizer's description of messages if it has one with calls.
+
+    Control tokens of the turn count, except for the one that ends it: some models write calls with them.
+
+    Args:
+        tokenizer: the policy's tokenizer.
+        tokens: of the turn.
+        before: tokens before the turn, in which the chat template may have begun it.
+        stops: strings of which the first ends the turn.
+        tools: JSON schemas, by which arguments that are written as text become numbers.
+    """
+    ids = list(tokens[:-1] if tokens and tokens[-1] in tokenizer.all_special_ids else tokens)
+    text = str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    text = text[: min((at for stop in stops if stop and (at := text.find(stop)) >= 0), default=len(text))]
+    template = getattr(tokenizer, "response_template", None)
+    if not isinstance(template, Mapping) or "tool_calls" not in template.get("fields", ()):
+        return parse_calls(text)
+    header = tokenizer.decode(list(before[-BEFORE:]), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    try:
+        found = tokenizer.parse_response(text, prefix=str(header), tools=list(tools) or None).get("tool_calls") or ()
+    except Exception as error:  # noqa: BLE001  the policy may write anything
+        return ({"error": f"the turn cannot be read: {error}"},)
+    return tuple(_checked(each) for each in (found if isinstance(found, list | tuple) else [found]))
 
 
 def parse_calls(text: str) -> tuple[Call, ...]:
@@ -32,7 +72,7 @@ def parse_calls(text: str) -> tuple[Call, ...]:
     if "<tool_call>" in text:
         return tuple(call for body, _ in _HERMES.findall(text) for call in _from_json(body))
     if found := _MISTRAL.search(text):
-        return tuple(_from_json(found.group(1)))
+        return tuple(call for part in found.group(1).split("[TOOL_CALLS]") for call in _from_mistral(part))
     bare = text.strip().removeprefix("<|python_tag|>").strip()
     if bare.startswith("{") and '"name"' in bare:
         return tuple(call for part in _split_objects(bare) for call in _from_json(part))
@@ -43,6 +83,19 @@ def parse_calls(text: str) -> tuple[Call, ...]:
     if _PYTHON_CALL.match(text):
         return tuple(_from_python(text.strip()))
     return ()
+
+
+def _from_mistral(part: str) -> list[Call]:
+    """Return the calls behind one marker: a list as JSON, or a name and its arguments."""
+    named = _MISTRAL_NAMED.fullmatch(part)
+    if named is None:
+        return _from_json(part)
+    name, body = named.groups()
+    try:
+        arguments = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return [{"error": f"the arguments are no JSON: {error}"}]
+    return [_checked({"name": name, "arguments": arguments})]
 
 
 def _from_json(body: str) -> list[Call]:

@@ -28,7 +28,7 @@ SERVER = Path(__file__).with_name("mcp_server.py")
 
 
 def entry(**options: Any) -> dict[str, Any]:
-    return {"mcp": {"command": sys.executable, "args": [str(SERVER)], **options}}
+    return {"mcp": {"command": "python", "args": [str(SERVER)], **options}}
 
 
 def double(number: int) -> int:

@@ -63,6 +63,8 @@ async def later(a: int) -> int:
         '{"name": "add", "parameters": {"a": 1, "b": 2}}',
         '<|python_tag|>{"type": "function", "function": {"name": "add", "parameters": {"a": 1, "b": 2}}}',
         '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1, "b": 2}}]',
+        'I add. [TOOL_CALLS]add[ARGS]{"a": 1, "b": 2}',
+        '[TOOL_CALLS]add[CALL_ID]abc123def[ARGS]{"a": 1, "b": 2}',
         '[{"name": "add", "arguments": {"a": 1, "b": 2}}]',
         "[add(a=1, b=2)]",
         "Now:\n```tool_code\nadd(a=1, b=2)\n```",
@@ -84,6 +86,9 @@ def test_an_answer_has_no_calls(text: str) -> None:
         ('<tool_call>{"arguments": {}}</tool_call>', "the call has no `name`"),
         ('<tool_call>{"name": "add", "arguments": 3}</tool_call>', "the arguments of add are no object"),
         ('<tool_call>"add"</tool_call>', "a call is an object with `name` and `arguments`, not str"),
+        ("[TOOL_CALLS]add[ARGS]{a: 1}", "the arguments are no JSON"),
+        ("[TOOL_CALLS]add[ARGS][1]", "the arguments of add are no object"),
+        ("[TOOL_CALLS]add", "the call is no JSON"),
         ("[add(1, 2)]", r"the arguments of add have no names; write add\(name=value\)"),
         ("[add(a=b)]", "an argument of add is no literal"),
         ("x" * 200_000, "calls are read from at most 100000"),
@@ -100,6 +105,8 @@ def test_several_calls_are_read_in_their_order() -> None:
         '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool_call>{"name": "g", "arguments": {}}</tool_call>'
     )
     assert [call["name"] for call in parse_calls(text)] == ["f", "g"]
+    named = '[TOOL_CALLS]f[ARGS]{"a": "[x]"}[TOOL_CALLS]g[ARGS]{}'
+    assert parse_calls(named) == ({"name": "f", "arguments": {"a": "[x]"}}, {"name": "g", "arguments": {}})
     bare = '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}'
     assert [call["name"] for call in parse_calls(bare)] == ["f", "g"]
 
