@@ -28,12 +28,12 @@ class Extension:
 
 
 @dataclass
-class FileInit(WeightTransferInitInfo):  # type: ignore[misc]  vLLM is not installed here
+class FileInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not installed here
     """Nothing: a file needs no connection."""
 
 
 @dataclass
-class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]  the same
+class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]  # the same
     """Where the new weights are.
 
     Attributes:
@@ -43,7 +43,7 @@ class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]  the same
     path: str
 
 
-class FileEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[misc]  the same
+class FileEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[misc]  # the same
     """Replaces all weights of a model by those of a file.
 
     vLLM's CPU backend multiplies with packed copies of the weights. Layers that load weights are packed anew; a head

@@ -20,7 +20,7 @@ from rlcore_vllm.client import VLLMServer
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import EngineError, ServerUnavailable
 from rlcore_vllm.own_server import OwnServer, free_port
-from rlcore_vllm.weights import check_policy, is_float32, write_adapter, write_base, write_folder, write_weights
+from rlcore_vllm.weights import FILE, check_policy, is_float32, write_adapter, write_base, write_folder, write_weights
 
 ADAPTER = "rlcore-policy"
 """Name of the adapter on a server."""
@@ -149,7 +149,7 @@ class Fleet:
         self._own = OwnServer(
             server, python=str(config.python), folder=place / "model", log_file=self._log_path(),
             arguments=[*arguments, *config.args], env=config.env, restarts=config.restarts,
-            timeout_s=config.start_timeout_s, on_restart=lambda: self._give(server),
+            timeout_s=config.start_timeout_s, on_restart=lambda: self._load(server),
         )  # fmt: skip
         self._own.start()
         server.check()
@@ -158,15 +158,19 @@ class Fleet:
     def _log_path(self) -> Path:
         return self._log_file or self._place() / "vllm.log"
 
+    def _load(self, server: VLLMServer) -> None:
+        """Let a server load the weights that were written last."""
+        with self._lock:
+            place = self._place()
+            if self.config.lora == "adapter":
+                server.load_adapter(str(place / "adapter"), self.version, ADAPTER)
+            else:
+                server.load(str(place / "model" / FILE), self.version)
+
     def _give(self, server: VLLMServer) -> None:
-        """Give a server the weights that were written last; a server that dies meanwhile is waited for."""
+        """Give a server the present weights; one that dies meanwhile, and is started again, is waited for."""
         try:
-            with self._lock:
-                place = self._place()
-                if self.config.lora == "adapter":
-                    server.load_adapter(str(place / "adapter"), self.version, ADAPTER)
-                else:
-                    server.load(str(place / "model" / "model.safetensors"), self.version)
+            self._load(server)
         except (ServerUnavailable, EngineError) as error:
             if self._own is None or not self._own.is_dying():
                 raise error if isinstance(error, EngineError) else EngineError(str(error)) from error

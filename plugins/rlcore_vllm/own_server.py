@@ -118,32 +118,45 @@ class OwnServer:
         command = [sys.executable, "-I", str(HERE / "guard.py"), str(self.log_file), *self._command]
         if shutil.which(self._command[0]) is None:
             raise ConfigError(f"sampler.python = {self._command[0]!r}: is no program that can be started")
-        self._process = subprocess.Popen(  # noqa: S603  the user's own interpreter
-            command, stdin=subprocess.PIPE, start_new_session=True, env=self._env, cwd=self._folder
-        )
+        with self._lock:
+            self._check()
+            self._process = subprocess.Popen(  # noqa: S603  the user's own interpreter
+                command, stdin=subprocess.PIPE, start_new_session=True, env=self._env, cwd=self._folder
+            )
 
     def _watch(self) -> None:
         """Start the server again when it dies, until it may not be started again or is closed."""
-        while not self._is_closing.is_set():
-            assert self._process is not None  # noqa: S101  it was started
-            code = self._process.wait()
+        while (process := self._process) is not None:
+            code = process.wait()
+            self.is_ready.clear()
             if self._is_closing.is_set():
                 return
-            self.is_ready.clear()
             if self.restarts_left <= 0:
-                self.failure = EngineError(f"the vLLM server ended with code {code}, and sampler.restarts is used up: "
-                                           f"{self._last_output()}")  # fmt: skip
+                self.failure = EngineError(
+                    f"the vLLM server ended with code {code}, and sampler.restarts is used up: {self._last_output()}"
+                )
                 return
             self.restarts_left -= 1
             log.warning("the vLLM server has ended and is started again", code=code, restarts_left=self.restarts_left)
             try:
+                self._process = None
                 self._spawn()
                 self.server.wait(self._timeout_s)
                 self._on_restart()
                 self.is_ready.set()
             except Exception as error:  # noqa: BLE001  raised where completions are asked for
-                self.failure = error if isinstance(error, EngineError) else EngineError(str(error))
-                return
+                if not self._ends_again():
+                    self.failure = error if isinstance(error, EngineError) else EngineError(str(error))
+                    return
+
+    def _ends_again(self) -> bool:
+        """Return whether the process that was started again has ended, or does so within the next seconds."""
+        if self._process is None:
+            return False
+        try:
+            return self._process.wait(NOTICE_S) is not None
+        except subprocess.TimeoutExpired:
+            return False
 
     def is_dying(self) -> bool:
         """Return whether the process has ended, or is being started again, and may come back."""
@@ -153,7 +166,9 @@ class OwnServer:
         return not self.is_ready.is_set()
 
     def _check(self) -> None:
-        """Raise an error if the process has ended."""
+        """Raise an error if the server is closed, or its process has ended."""
+        if self._is_closing.is_set():
+            raise EngineError("the vLLM server is closed")
         if self._process is not None and (code := self._process.poll()) is not None:
             raise EngineError(f"the vLLM server ended with code {code} before it answered: {self._last_output()}")
 
@@ -167,9 +182,11 @@ class OwnServer:
 
     def close(self) -> None:
         """End the process; it ends by itself if this process is killed."""
-        self._is_closing.set()
+        with self._lock:
+            self._is_closing.set()
+            process, self._process = self._process, None
         self.is_ready.clear()
-        if (process := self._process) is not None:
+        if process is not None:
             assert process.stdin is not None  # noqa: S101  it is a pipe
             process.stdin.close()
             try:
@@ -177,4 +194,3 @@ class OwnServer:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            self._process = None
