@@ -52,6 +52,7 @@ MODULES = [
     "rlcore_reward.scorer",
     "rlcore_transformers.models.seq2seq",
     "rlcore_reward.step_scorer",
+    "rlcore_rewards",
     "rlcore_transformers.models.model_options",
     "rlcore_transformers.models.tokenizers",
     "rlcore.ops",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rlcore.errors import ConfigError, PluginError, RewardError
+from rlcore_rewards import build_reward
 from rlcore_rewards.config import (
     ExactMatchConfig,
     JsonSchemaConfig,
@@ -329,3 +330,14 @@ def test_a_missing_library_names_what_installs_it(
         build()
     assert str(raised.value).startswith(before)
     assert str(raised.value).endswith(f"pip install 'rlcore-rewards{extra}'")
+
+
+def test_a_reward_is_built_by_its_name_outside_a_run() -> None:
+    assert build_reward("regex", pattern="a")(outputs=["a", "b"]) == [1.0, 0.0]
+    with pytest.raises(ConfigError) as raised:
+        build_reward("regex", pattern=3)
+    assert str(raised.value).startswith("regex.pattern = 3: must be text")
+    with pytest.raises(
+        UnknownReward, match=r"no reward 'regx'; did you mean 'regex'\? It has math_accuracy, exact_match"
+    ):
+        build_reward("regx")
