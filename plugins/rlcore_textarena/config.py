@@ -9,10 +9,11 @@ import attrs
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
+from rlcore_environments.adapter import SeedOptions
 
 
 @config
-class TextArenaConfig:
+class TextArenaConfig(SeedOptions):
     """Options of the environment `textarena`."""
 
     id: str = option(attrs.NOTHING, "id of the game, such as GuessTheNumber-v0")
@@ -25,9 +26,6 @@ class TextArenaConfig:
     )  # fmt: skip
     success_reward: float = option(1.0, "an episode with at least this reward is a success")
     max_turns: int = option(0, "most turns of the policy; 0: those of `data.episodes.max_turns`", ge=0)
-    train_rows: int = option(1024, "rows to train on", ge=1, le=10**7)
-    eval_rows: int = option(64, "rows to evaluate on; their seeds are not among those to train on", ge=0, le=10**7)
-    seed: int = option(0, "seed of the first row; every row has a seed of its own", ge=0, le=10**9)
 
     def __attrs_post_init__(self) -> None:
         """Check the options against one another."""

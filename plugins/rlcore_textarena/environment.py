@@ -6,49 +6,13 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from rlcore.data.user_code import load_reference
-from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
+from rlcore_environments.adapter import WHERE, SeedFactory, function_of
 from rlcore_textarena.config import TextArenaConfig
-from rlcore_textarena.games import begin_game, check_game
-from rlcore_textarena.own_random import OwnRandom
+from rlcore_textarena.games import OwnRandom, begin_game, check_game
 
-WHERE = "data.environment"
 MOST_MOVES = 10_000
 """Turns of the other players between two of the policy, after which the game counts as stuck."""
-
-
-class TextArena:
-    """A factory of episodes with a game of TextArena (`rlcore.protocols.EnvironmentFactory`).
-
-    Args:
-        config: its options.
-
-    Raises:
-        ConfigError: TextArena has no such game, or cannot begin it with these options.
-    """
-
-    def __init__(self, config: TextArenaConfig) -> None:
-        self.config, self.max_turns = config, config.max_turns
-        check_game(config, WHERE)
-        given = config.opponent
-        self.opponent: Any = load_reference(given, f"{WHERE}.opponent") if isinstance(given, str) else given
-        if self.opponent is not None and not callable(self.opponent):
-            raise ConfigError(f"{WHERE}.opponent = {given!r:.80}: must be a function, or `module:function`")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.config,)
-
-    def make(self) -> ArenaGame:
-        """Return the environment of one episode."""
-        return ArenaGame(self)
-
-    def rows(self, split: str) -> list[dict[str, Any]] | None:
-        """Return the rows of a split. Their seeds follow one another: first those of `eval`, then those of `train`."""
-        first = self.config.seed + self.config.eval_rows
-        last = first + self.config.train_rows
-        seeds = range(self.config.seed, first) if split == "eval" else range(first, last)
-        return [{"seed": seed} for seed in seeds] or None
 
 
 class ArenaGame:
@@ -74,18 +38,11 @@ class ArenaGame:
 
     def step(self, turn: Turn) -> Step:
         """Make a move, let the other players make theirs, and return what happened; the reward comes at the end."""
-        if self._game is None:
-            raise RuntimeError("step was called before reset, or after the end of the game")
-        with self._random():
-            over, _ = self._game.step(turn.text)
-        text = ""
-        if not over:
-            over, text = self._until_my_turn()
+        over, text = (True, "") if self._move(turn.text) else self._until_my_turn()
         if not over:
             return Step(text)
         with self._random():
             rewards, infos = self._game.close()
-        self._game = None
         if not rewards or self._seat not in rewards:
             raise RuntimeError(f"the game ended without a reward for player {self._seat}: {rewards!r}")
         reward, info = float(rewards[self._seat]), infos[self._seat]
@@ -93,9 +50,10 @@ class ArenaGame:
         found = {"success": success, "invalid_move": float(info.get("invalid_move", False))}
         return Step(str(info.get("reason") or "The game is over."), reward, done=True, info=found)
 
-    def close(self) -> None:
-        """Leave the game."""
-        self._game = None
+    def _move(self, text: str) -> bool:
+        with self._random():
+            over, _ = self._game.step(text)
+        return bool(over)
 
     def _until_my_turn(self) -> tuple[bool, str]:
         """Let the others move; return whether the game is over, and what the policy reads."""
@@ -113,8 +71,25 @@ class ArenaGame:
             move = self._factory.opponent("\n".join(lines), self._others)
             if not isinstance(move, str):
                 raise TypeError(f"{WHERE}.opponent returned {move!r:.80} ({type(move).__name__}), not a text")
-            with self._random():
-                over, _ = self._game.step(move)
-            if over:
+            if self._move(move):
                 return True, ""
         raise RuntimeError(f"player {self._seat} had no turn among {MOST_MOVES} moves of the others")
+
+
+class TextArena(SeedFactory):
+    """A factory of episodes with a game of TextArena.
+
+    Args:
+        config: its options.
+
+    Raises:
+        ConfigError: TextArena has no such game, or cannot begin it with these options.
+    """
+
+    episode = ArenaGame
+
+    def __init__(self, config: TextArenaConfig) -> None:
+        super().__init__(config)
+        self.max_turns = config.max_turns
+        check_game(config)
+        self.opponent: Any = function_of(config.opponent, f"{WHERE}.opponent")

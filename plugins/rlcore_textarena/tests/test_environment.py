@@ -43,8 +43,6 @@ def test_halving_the_range_wins_guess_the_number_and_each_observation_is_new() -
             low, high = (guess + 1, high) if "higher" in step.messages else (low, guess - 1)
         assert (step.reward, step.info) == (1.0, {"success": True, "invalid_move": 0.0})
         secrets.add(guess)
-        with pytest.raises(RuntimeError, match="after the end of the game"):
-            game.step(Turn("1", 9))
     assert secrets == set(range(1, 9))
 
 
@@ -115,7 +113,6 @@ def test_games_leave_the_global_generators_as_they_are() -> None:
     game.reset({}, seed=1)
     game.step(Turn("[Call]", 0))
     game.step(Turn("[Bid: 2, 3]", 1))
-    game.close()
     assert (random.random(), np.random.rand()) == expected  # noqa: NPY002  the global state
 
 
@@ -146,8 +143,6 @@ def test_what_a_game_or_an_opponent_raises_is_raised() -> None:
     broken.reset({}, seed=0)
     with pytest.raises(IndexError):
         broken.step(Turn("[4]", 0))
-    with pytest.raises(RuntimeError, match="before reset"):
-        make(**GUESS).make().step(Turn("1", 0))
 
 
 @pytest.mark.parametrize(
