@@ -1,4 +1,4 @@
-"""Save and restore the state of every random number generator of a process."""
+"""Seed every global random number generator of a process, and save and restore their states."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ import numpy as np
 import torch
 
 from rlcore.errors import CheckpointError
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global random generators of Python, numpy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  the user's functions may use the global one
+    torch.manual_seed(seed)
+
+
+def seed_dropout(seed: int, rank: int) -> None:
+    """Seed torch's global generator anew on ranks above 0, so that rows on different ranks have different dropout."""
+    if rank:
+        torch.manual_seed(seed * 1009 + rank)
 
 
 def capture_rng(generators: Mapping[str, torch.Generator]) -> dict[str, Any]:

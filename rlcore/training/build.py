@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
 import attrs
-import numpy as np
-import torch
 
 from rlcore.checkpoints.claim import Claim, RunLock, claim
 from rlcore.checkpoints.identity import check_identity, explain_missing_plugins, record_processes, versions_of
+from rlcore.checkpoints.rng import seed_dropout, seed_everything
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.components import Component
 from rlcore.config import Problems, evolve, unstructure
@@ -222,19 +220,6 @@ def _build_run(
     )  # fmt: skip
     begin(turns)
     return run
-
-
-def seed_everything(seed: int) -> None:
-    """Seed the global random generators of Python, numpy and torch."""
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  the user's functions may use the global one
-    torch.manual_seed(seed)
-
-
-def seed_dropout(seed: int, rank: int) -> None:
-    """Seed torch's global generator anew on ranks above 0, so that rows on different ranks have different dropout."""
-    if rank:
-        torch.manual_seed(seed * 1009 + rank)
 
 
 def _with_budget(settings: TrainConfig, default: Mapping[str, Any]) -> TrainConfig:
