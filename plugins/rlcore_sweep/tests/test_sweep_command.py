@@ -180,5 +180,7 @@ def test_real_trials_resume_after_a_kill_are_pruned_and_the_best_trains(
 
     assert main(["train", "sweeps/x/best.yaml", "run.name=best", "loggers=[]"]) == 0
     assert load_yaml("sweeps/x/best.yaml")["trainer"]["optimizer"] == {"lr": 0.02}
-    assert "loading" in (first.with_suffix(".log")).read_text()
+    log = first.with_suffix(".log").read_text(encoding="utf-8")
+    assert f"resumed                        [resume] checkpoint={first}/checkpoints/{step:08d} step={step}" in log
+    assert f"finished: {150 - step} steps" in log
     assert measured(Path("runs/best")) == pytest.approx(measured(first), rel=1e-2)  # as if it had not been killed

@@ -5,19 +5,24 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import sweep_fakes
+from rich.console import Console
 from sweep_fakes import METRIC, make_sweep, records, run_sweep, wait_for
 
+from rlcore.cli import main
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError, RunExists, RunInUse
 from rlcore_sweep import sweep_loop
-from rlcore_sweep.child import environment_of
+from rlcore_sweep.child import Child, environment_of
 from rlcore_sweep.metric_file import MetricFile, thinned
-from rlcore_sweep.study import counted
-from rlcore_sweep.sweep_folder import SweepFolder
+from rlcore_sweep.screen import LiveScreen
+from rlcore_sweep.study import Study, counted
+from rlcore_sweep.sweep_command import open_study
+from rlcore_sweep.sweep_folder import SweepFolder, claim
 from rlcore_sweep.sweep_options import SweepConfig
 
 
@@ -62,6 +67,62 @@ def test_a_lower_metric_is_better_if_it_is_minimised_and_the_best_value_of_a_run
     with pytest.raises(ValueError, match="eval/reward/mean is not finite at step 3"):
         counted({1: 3.0, 3: float("nan")}, SweepConfig())
     assert counted({1: 3.0, 3: float("nan")}, SweepConfig(value="best")) == 3.0
+
+
+def test_a_sweep_is_shown_and_its_report_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = make_sweep(tmp_path, "trainer.x=[1]", trials=1)
+    assert run_sweep(sweep) == 0
+    (sweep.folder / "report.html").unlink()
+    capsys.readouterr()
+    assert main(["sweep", "--show", str(sweep.folder)]) == 0
+    output = capsys.readouterr().out
+    assert "1 trials: 1 done\nbest: trial 0, eval/reward/mean 3: trainer.x=1\n" in output
+    assert (sweep.folder / "report.html").is_file()
+
+
+def test_a_terminal_shows_running_trials_first_and_then_the_best(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, "trainer.x=[1, 2, 3]", sampler="grid")
+    sweep.folder.mkdir()
+    study = open_study(sweep, claim(sweep))
+    for value in (0.5, 0.75, None):
+        trial = study.ask()
+        assert trial is not None
+        if value is not None:
+            study.report(trial.number, 1, value)
+            study.complete(trial.number, value)
+    running = Child(2, None, tmp_path / "log", 0, MetricFile(tmp_path / "metrics.jsonl", METRIC))  # type: ignore[arg-type]
+    console = Console(file=StringIO(), force_terminal=True, width=120, height=20, color_system=None)
+    with LiveScreen(console, sweep, study) as screen:
+        screen.event(0, "step 1")
+        screen.event(1, "failed: for a reason", matters=True)
+        screen.update({2: running})
+        drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "step 1\n" not in drawn
+    assert "trial 1: failed: for a reason" in drawn
+    rows = [line.split()[:2] for line in drawn.splitlines() if line.split()[1:2] in (["running"], ["done"])]
+    assert rows == [["2", "running"], ["1", "done"], ["0", "done"]]
+
+
+@pytest.mark.parametrize("prune", ["asha", "hyperband"])
+def test_the_worse_of_many_trials_are_pruned_and_the_best_never(tmp_path: Path, prune: str) -> None:
+    values = ", ".join(str(10 - number) for number in range(10))  # each trial is worse than all before it
+    sweep = make_sweep(tmp_path, f"trainer.x=[{values}]", sampler="grid", prune=prune, reduction=2, min_steps=1)
+    study = Study(tmp_path / "study.db", sweep.options, sweep.dimensions, total_steps=4)
+    last = {}
+    while (trial := study.ask()) is not None:
+        for step in (1, 2, 4):
+            last[trial.number] = step
+            if study.report(trial.number, step, trial.parameters["trainer.x"] * step):
+                study.prune(trial.number)
+                break
+        else:
+            study.complete(trial.number, trial.parameters["trainer.x"] * 4)
+    assert last[0] == 4
+    states = [each.state for each in study.records()]
+    assert states[0] == "done"
+    assert states.count("pruned") >= (9 if prune == "asha" else 3)
+    if prune == "asha":  # by hand: all but the first are below it at step 1, and at most one of two goes on
+        assert [last[number] for number in range(1, 10)] == [1] * 9
 
 
 def test_a_minimising_sweep_keeps_the_lowest(tmp_path: Path) -> None:
@@ -205,6 +266,19 @@ def test_a_run_that_a_signal_from_elsewhere_ended_is_unfinished(tmp_path: Path) 
     sweep = make_sweep(tmp_path, "trainer.x=[1]", base={"trainer": {"do": "stop"}}, trials=1)
     assert run_sweep(sweep) == 1
     assert [each.state for each in records(sweep)] == ["unfinished"]
+
+
+def test_an_unfinished_trial_without_a_checkpoint_is_run_again_with_its_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep(tmp_path, "trainer.x=uniform(1, 2)", trials=1)
+    sweep.folder.mkdir()
+    begun = open_study(sweep, claim(sweep)).ask()
+    assert begun is not None
+    assert run_sweep(sweep) == 0
+    (trial,) = records(sweep)
+    assert (trial.number, trial.state, trial.parameters) == (0, "done", begun.parameters)
+    assert "trial 0: is run again, because it has no checkpoint; trainer.x=1." in capsys.readouterr().out
 
 
 def test_time_ends_a_sweep_which_the_same_command_continues(tmp_path: Path) -> None:
