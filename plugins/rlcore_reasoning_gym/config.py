@@ -9,6 +9,7 @@ import attrs
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
+from rlcore_environments.adapter import SeedOptions
 
 
 def _check_levels(level: int | tuple[int, int] | None, what: str) -> None:
@@ -35,7 +36,7 @@ class FamilyOptions:
 
 
 @config
-class ReasoningGymConfig:
+class ReasoningGymConfig(SeedOptions):
     """Options of the environment `reasoning_gym`."""
 
     families: str | tuple[str, ...] | Mapping[str, FamilyOptions] = option(
@@ -57,9 +58,6 @@ class ReasoningGymConfig:
     answer_tag: str | None = option(
         "answer", "the answer is the text in the last pair of these tags; null: the whole turn is the answer"
     )
-    train_rows: int = option(1024, "rows to train on", ge=1, le=10**7)
-    eval_rows: int = option(64, "rows to evaluate on; no question of theirs is among those to train on", ge=0, le=10**7)
-    seed: int = option(0, "seed of the first row; every row has a seed of its own", ge=0, le=10**7)
 
     def __attrs_post_init__(self) -> None:
         """Check the range of levels, and that there is a family."""

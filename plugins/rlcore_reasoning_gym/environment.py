@@ -10,69 +10,12 @@ from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
+from rlcore_environments.adapter import SeedFactory, seeds_of
 from rlcore_reasoning_gym.config import FamilyOptions, ReasoningGymConfig
 from rlcore_reasoning_gym.families import WHERE, checked_family, make_dataset
 
 STRIDE = 2**26
 """Distance of the seeds of two questions of one episode; the seeds of rows are below it."""
-
-
-class ReasoningGym:
-    """A factory of episodes with the tasks of reasoning-gym (`rlcore.protocols.EnvironmentFactory`).
-
-    Args:
-        config: its options.
-
-    Raises:
-        ConfigError: a family, an option of a family or a level is unknown to the library.
-    """
-
-    def __init__(self, config: ReasoningGymConfig) -> None:
-        named = config.families
-        listed = [named] if isinstance(named, str) else list(named)
-        given = named if isinstance(named, Mapping) else {name: FamilyOptions() for name in listed}
-        self.config, self.max_turns = config, config.questions
-        self.families = {name: checked_family(name, options, config.level) for name, options in given.items()}
-        self.instructions = SYSTEM_PROMPTS.get(config.instructions or "", config.instructions or "").strip()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.config,)
-
-    def make(self) -> Questions:
-        """Return the environment of one episode."""
-        return Questions(self)
-
-    def rows(self, split: str) -> list[dict[str, Any]] | None:
-        """Return the rows of a split. Their seeds follow one another: first those of `eval`, then those of `train`.
-
-        Rows to train on whose question is also one to evaluate on are left out.
-
-        Raises:
-            ConfigError: none is left to train on.
-        """
-        first = self.config.seed + self.config.eval_rows
-        evals = [self.row(seed) for seed in range(self.config.seed, first)]
-        if split == "eval":
-            return evals or None
-        seen = {self.question(row)[0]["question"] for row in evals}
-        rows = [self.row(seed) for seed in range(first, first + self.config.train_rows)]
-        found = [row for row in rows if self.question(row)[0]["question"] not in seen]
-        if not found:
-            raise ConfigError(f"{WHERE}: every question to train on is also one to evaluate on; lower eval_rows")
-        return found
-
-    def row(self, seed: int) -> dict[str, Any]:
-        """Return the row of a seed: its family and level are drawn with it."""
-        draw = random.Random(seed)  # noqa: S311  no secret
-        (family,) = draw.choices(list(self.families), [options.weight for options in self.families.values()])
-        level = self.families[family].level
-        return {"seed": seed, "family": family, "level": draw.randint(*level) if isinstance(level, tuple) else level}
-
-    def question(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Return the question of a row, and the library's dataset that scores answers to it."""
-        options = self.families[row["family"]].options
-        dataset = make_dataset(row["family"], row["level"], options, row["seed"])
-        return dataset[0], dataset
 
 
 class Questions:
@@ -97,8 +40,6 @@ class Questions:
 
     def step(self, turn: Turn) -> Step:
         """Score an answer, and return the next question if there is one."""
-        if not self._left:
-            raise RuntimeError("step was called before reset, or after the last question")
         self._left -= 1
         tag, level = self._factory.config.answer_tag, self._row["level"]
         answer = extract_answer(turn.text, tag) if tag else turn.text.strip()
@@ -118,3 +59,54 @@ class Questions:
             self._row["level"] = min(max(self._row["level"] + (1 if score >= 1 else -1), levels[0]), levels[1])
         self._entry, self._dataset = self._factory.question(self._row)
         return f"{'Right' if score >= 1 else 'Wrong'}. The next question:\n\n{self._entry['question']}"
+
+
+class ReasoningGym(SeedFactory):
+    """A factory of episodes with the tasks of reasoning-gym.
+
+    Args:
+        config: its options.
+
+    Raises:
+        ConfigError: a family, an option of a family or a level is unknown to the library.
+    """
+
+    episode = Questions
+
+    def __init__(self, config: ReasoningGymConfig) -> None:
+        named = config.families
+        listed = [named] if isinstance(named, str) else list(named)
+        given = named if isinstance(named, Mapping) else {name: FamilyOptions() for name in listed}
+        super().__init__(config)
+        self.max_turns = config.questions
+        self.families = {name: checked_family(name, options, config.level) for name, options in given.items()}
+        self.instructions = SYSTEM_PROMPTS.get(config.instructions or "", config.instructions or "").strip()
+
+    def rows(self, split: str) -> list[dict[str, Any]] | None:
+        """Return the rows of a split, without those to train on whose question is also one to evaluate on.
+
+        Raises:
+            ConfigError: none is left to train on.
+        """
+        evals = [self.row(seed) for seed in seeds_of("eval", self.config)]
+        if split == "eval":
+            return evals or None
+        seen = {self.question(row)[0]["question"] for row in evals}
+        rows = [self.row(seed) for seed in seeds_of("train", self.config)]
+        found = [row for row in rows if self.question(row)[0]["question"] not in seen]
+        if not found:
+            raise ConfigError(f"{WHERE}: every question to train on is also one to evaluate on; lower eval_rows")
+        return found
+
+    def row(self, seed: int) -> dict[str, Any]:
+        """Return the row of a seed: its family and level are drawn with it."""
+        draw = random.Random(seed)  # noqa: S311  no secret
+        (family,) = draw.choices(list(self.families), [options.weight for options in self.families.values()])
+        level = self.families[family].level
+        return {"seed": seed, "family": family, "level": draw.randint(*level) if isinstance(level, tuple) else level}
+
+    def question(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Return the question of a row, and the library's dataset that scores answers to it."""
+        options = self.families[row["family"]].options
+        dataset = make_dataset(row["family"], row["level"], options, row["seed"])
+        return dataset[0], dataset

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -11,6 +10,7 @@ from reasoning_gym.factory import CURRICULA, DATASETS
 
 from rlcore.config import evolve
 from rlcore.errors import ConfigError
+from rlcore_environments.adapter import near_names
 from rlcore_reasoning_gym.config import FamilyOptions
 
 WHERE = "data.environment.families"
@@ -43,8 +43,7 @@ def checked_family(name: str, options: FamilyOptions, level: int | tuple[int, in
         ConfigError: the family, one of its options or a level is unknown to the library, or the library refuses them.
     """
     if name not in DATASETS or name == "composite":
-        near = difflib.get_close_matches(name, DATASETS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else "; `reasoning_gym.factory.DATASETS` holds all names"
+        hint = near_names(name, DATASETS) or "; `reasoning_gym.factory.DATASETS` holds all names"
         raise ConfigError(f"{WHERE}: reasoning-gym has no family '{name}'{hint}")
     known = {field.name for field in fields(DATASETS[name][1])} - {"seed", "size"}
     if unknown := sorted(set(options.options) - known):
