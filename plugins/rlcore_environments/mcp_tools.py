@@ -66,7 +66,7 @@ class ToolFailed(Exception):
     """A tool returned an error, which the policy reads."""
 
 
-class Session:
+class McpSession:
     """A connection to a server, which begins with its first use.
 
     Args:
@@ -215,8 +215,8 @@ class McpServer:
             raise ConfigError(
                 f"{where}: tools of MCP servers need the package mcp: pip install 'rlcore-environments[mcp]'"
             )
-        self._lock, self._shared = threading.Lock(), list[Session]()
-        session = Session(self.options)
+        self._lock, self._shared = threading.Lock(), list[McpSession]()
+        session = McpSession(self.options)
         try:
             tools = {tool.name: tool for tool in session.list_tools()}
         except ServerGone as error:
@@ -232,24 +232,24 @@ class McpServer:
         return {"options": self.options, "schemas": self.schemas}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"_lock": threading.Lock(), "_shared": list[Session]()}
+        self.__dict__ |= state | {"_lock": threading.Lock(), "_shared": list[McpSession]()}
 
     @property
     def names(self) -> list[str]:
         """The names of its tools."""
         return [schema["function"]["name"] for schema in self.schemas]
 
-    def session(self) -> tuple[Session, Callable[[], None]]:
+    def session(self) -> tuple[McpSession, Callable[[], None]]:
         """Return the session of an episode, and what ends it with the episode."""
         if self.options.session == "episode":
-            own = Session(self.options)
+            own = McpSession(self.options)
             return own, own.close
         with self._lock:
             if not self._shared:
-                self._shared.append(Session(self.options))
+                self._shared.append(McpSession(self.options))
             return self._shared[-1], lambda: None
 
-    def replace(self, gone: Session) -> None:
+    def replace(self, gone: McpSession) -> None:
         """Let later episodes have another shared session, because the server of this one is gone."""
         with self._lock:
             if gone in self._shared:

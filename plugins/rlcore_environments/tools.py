@@ -16,7 +16,7 @@ from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
 from rlcore_environments.calls import Calls, CallTooLate, allow_more, finished
 from rlcore_environments.factory import check_tools
-from rlcore_environments.mcp_tools import OPTION, McpServer, ServerGone, Session, ToolFailed, server_of
+from rlcore_environments.mcp_tools import OPTION, McpServer, McpSession, ServerGone, ToolFailed, server_of
 from rlcore_environments.options import ToolOptions
 
 MARGIN_S = 1.0
@@ -79,7 +79,7 @@ class ToolEpisode:
         self._functions, self._options, self._num_calls = functions, options, 0
         self._calls = Calls(1, options.timeout_s)
         self._servers = {name: server for server in servers for name in server.names}
-        self._sessions: dict[int, tuple[Session, Callable[[], None]]] = {}
+        self._sessions: dict[int, tuple[McpSession, Callable[[], None]]] = {}
 
     def close(self) -> None:
         """End the sessions of this episode."""
