@@ -33,6 +33,7 @@ MODULES = [
     "rlcore.config",
     "rlcore_transformers.data.chat",
     "rlcore_environments.player",
+    "rlcore_transformers.data.logit_masks",
     "rlcore_transformers.data.pipelines",
     "rlcore_transformers.data.prompts",
     "rlcore_transformers.data.rows",
@@ -84,6 +85,7 @@ MODULES = [
     "rlcore_sft.config",
     "rlcore_sft.loss",
     "rlcore_shard.parts",
+    "rlcore_shard.processes",
     "rlcore_shard.shards",
     "rlcore_tools.trl_functions",
 ]
