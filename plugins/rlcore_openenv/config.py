@@ -1,4 +1,4 @@
-"""Options of the environment `openenv`."""
+"""Options of the environment `openenv`, and its factory, which imports nothing of rlcore."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import attrs
 
-from rlcore.config import config, option
+from rlcore.config import config, option, unstructure
 from rlcore.errors import ConfigError
+from rlcore_environments.adapter import SeedOptions
+from rlcore_openenv.episodes import OpenEnv
 
 
 @config
-class OpenEnvConfig:
+class OpenEnvConfig(SeedOptions):
     """Options of the environment `openenv`."""
 
     url: str = option(attrs.NOTHING, "address of the server, such as http://127.0.0.1:8000")
@@ -38,9 +40,6 @@ class OpenEnvConfig:
         None, "split of the server's tasks to train on; `reset` then receives `split` and `index`; default: no tasks"
     )
     eval_split: str | None = option(None, "split of the server's tasks to evaluate on")
-    train_rows: int = option(1024, "rows to train on", ge=1, le=10**7)
-    eval_rows: int = option(64, "rows to evaluate on; their seeds are not among those to train on", ge=0, le=10**7)
-    seed: int = option(0, "seed of the first row; every row has a seed of its own", ge=0, le=10**9)
     connect_timeout_s: float = option(10.0, "longest time to connect to the server", gt=0, unit="seconds")
     message_timeout_s: float = option(60.0, "longest time to wait for an answer", gt=0, unit="seconds")
 
@@ -52,3 +51,8 @@ class OpenEnvConfig:
             raise ConfigError(f"eval_split = {self.eval_split!r}: must differ from train_split")
         if self.train_split is None and self.eval_split is not None:
             raise ConfigError(f"eval_split = {self.eval_split!r}: needs train_split")
+
+
+def make_factory(config: OpenEnvConfig) -> OpenEnv:
+    """Return the factory of episodes; it can be sent to a process of another Python, which may lack rlcore."""
+    return OpenEnv(unstructure(config))

@@ -58,7 +58,7 @@ class ServerSession:
             from openenv.core import GenericEnvClient
         except ImportError as error:
             raise ImportError(MISSING.format(python=sys.executable)) from error
-        self._options, self._over, self._return, self._rewarded = options, True, 0.0, False
+        self._options, self._return, self._rewarded = options, 0.0, False
         self._act = _load(options["act"]) or (lambda text: {options["action_field"]: text})
         self._observe = _load(options["observe"]) or self._field
         self._client: Any = GenericEnvClient(
@@ -73,29 +73,25 @@ class ServerSession:
         found = await self._client.reset(seed=seed, **{**self._options["reset"], **(row.get("reset") or {})})
         if found.done:
             raise RuntimeError("the episode was over before the first turn")
-        self._over = False
         return "\n\n".join(filter(None, [self._options["rules"], self._observe(found.observation)]))
 
     async def step(self, turn: Any) -> dict[str, Any]:
         """Send an action, and return the observation."""
-        if self._over:
-            raise RuntimeError("step was called before reset, or after the end of the episode")
         found = await self._client.step(self._act(turn.text))
         if self._client._ws is not self._socket:  # noqa: SLF001
             raise ConnectionError("the connection to the server was lost, and the episode with it")
-        self._over, self._rewarded = bool(found.done), self._rewarded or found.reward is not None
-        if self._over and not self._rewarded:
+        self._rewarded = self._rewarded or found.reward is not None
+        if found.done and not self._rewarded:
             raise RuntimeError("the episode ended, and none of its observations had a reward")
         self._return += float(found.reward or 0.0)
         numbers = {k: float(v) for k, v in (found.metadata or {}).items() if isinstance(v, (bool, int, float))}
         if self._options["success_return"] is not None:
             numbers["success"] = self._return >= self._options["success_return"]
         text = self._observe(found.observation)
-        return {"messages": text, "reward": float(found.reward or 0.0), "done": self._over, "info": numbers}
+        return {"messages": text, "reward": float(found.reward or 0.0), "done": bool(found.done), "info": numbers}
 
     async def close(self) -> None:
         """End the session."""
-        self._over = True
         await self._client.close()
 
     def _field(self, observation: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ def register_environments(register: Register) -> None:
     """Register the environment `openenv`."""
     register(
         "openenv",
-        "rlcore_openenv.factory:make_factory",
+        "rlcore_openenv.config:make_factory",
         config="rlcore_openenv.config:OpenEnvConfig",
         summary="environments on OpenEnv servers",
     )

@@ -1,4 +1,4 @@
-"""Options of the environment `verifiers`."""
+"""Options of the environment `verifiers`, and its factory, which imports nothing of rlcore."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from rlcore.config import config, option
+from rlcore.config import config, option, unstructure
+from rlcore_verifiers.episodes import Verifiers
 
 
 @config
@@ -20,3 +21,8 @@ class VerifiersConfig:
     train_rows: int = option(1024, "most tasks to train on: those that follow the ones to evaluate on", ge=1, le=10**7)
     eval_rows: int = option(64, "tasks to evaluate on: the first ones of the taskset", ge=0, le=10**7)
     timeout_s: float = option(60.0, "longest time to score an answer", gt=0, unit="seconds")
+
+
+def make_factory(config: VerifiersConfig) -> Verifiers:
+    """Return the factory of episodes; it can be sent to a process of another Python, which may lack rlcore."""
+    return Verifiers(unstructure(config))

@@ -71,10 +71,7 @@ class TaskAnswer:
 
     async def step(self, turn: Any) -> dict[str, Any]:
         """Score the answer with the task's rewards; metrics of the task are reported too."""
-        if self._task is None:
-            raise RuntimeError("step was called before reset, or after the answer")
-        task, self._task = self._task, None
-        trace = await asyncio.wait_for(scored(task, turn), self._factory.options["timeout_s"])
+        trace = await asyncio.wait_for(scored(self._task, turn), self._factory.options["timeout_s"])
         rewards = {name: None if each is None else float(each.value) for name, each in trace.rewards.items()}
         if not rewards or None in rewards.values():
             raise RuntimeError(f"the task gave no reward: {rewards!r}")

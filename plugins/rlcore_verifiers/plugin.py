@@ -11,7 +11,7 @@ def register_environments(register: Register) -> None:
     """Register the environment `verifiers`."""
     register(
         "verifiers",
-        "rlcore_verifiers.factory:make_factory",
+        "rlcore_verifiers.config:make_factory",
         config="rlcore_verifiers.config:VerifiersConfig",
         summary="tasks of verifiers, each answered in one turn",
     )

@@ -61,8 +61,6 @@ def test_an_episode_is_played_to_its_end(url: str, remote: Any) -> None:
             "done": True,
             "info": {"guesses": index + 1, "success": True},
         }
-        with pytest.raises(RemoteError, match="after the end of the episode"):
-            session.step(Turn("1", 5))
         session.close()
         secrets.add(guess)
     assert len(secrets) > 4

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rlcore.config import structure
-from rlcore_verifiers.config import VerifiersConfig
+from rlcore_verifiers.config import VerifiersConfig, make_factory
 from rlcore_verifiers.episodes import Verifiers
-from rlcore_verifiers.factory import make_factory
 
 
 def make(**options: Any) -> Verifiers:
