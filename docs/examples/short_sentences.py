@@ -3,7 +3,7 @@
     python short_sentences.py [--steps 60] [--seed 0] [--out runs]
 
 An answer should be one sentence, letters and blanks that end with a full stop (`regex`), of at most 12 tokens
-(`length`). GRPO learns both from 64 answers a step. The run takes about half a minute on one CPU core, without
+(`length`). GRPO learns both from 64 answers a step. The run takes about ten CPU seconds, without
 downloads: the tokenizer has one token for each character.
 """
 

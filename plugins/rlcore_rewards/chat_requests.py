@@ -49,13 +49,14 @@ class ChatRequests:
     Args:
         config: the options.
         key: the server's key; None: requests without one.
+        spent: what is used of the budget, which requests are added to.
 
     Raises:
         PluginError: httpx is not installed.
     """
 
-    def __init__(self, config: JudgeConfig, key: str | None) -> None:
-        self.config, self.spent = config, Spent()
+    def __init__(self, config: JudgeConfig, key: str | None, spent: Spent) -> None:
+        self.config, self.spent = config, spent
         self._httpx = load("httpx", reward="judge", extra="judge")
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         limits = self._httpx.Limits(max_connections=config.concurrency, max_keepalive_connections=config.concurrency)

@@ -19,7 +19,7 @@ from typing import Any
 from rlcore.errors import ConfigError, RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
-from rlcore_rewards.chat_requests import BudgetSpent, ChatRequests, RequestFailed
+from rlcore_rewards.chat_requests import BudgetSpent, ChatRequests, RequestFailed, Spent
 from rlcore_rewards.columns import NO_COLUMNS, signature
 from rlcore_rewards.config import JudgeConfig
 from rlcore_rewards.extras import load
@@ -61,7 +61,7 @@ class Judge:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked: dict[str, asyncio.Task[str]] = {}
         self._tally = Tally("judge")
-        self._is_spent = False
+        self._spent, self._is_spent = Spent(), False
         self.__signature__ = signature("judge", {f"rubric: {{{name}}}": name for name in self._fields}, "prompts")
 
     def open(self, run: RunView) -> None:
@@ -127,18 +127,18 @@ class Judge:
             reply = await self._requests.ask(request)
             if self._cache is not None:
                 self._cache.put(key, reply)
+                if self._run is not None and self.config.cache is None:
+                    self._run.keep_folder()
             return reply
         finally:
             self._asked.pop(key, None)
 
     def _opened(self) -> None:
-        """Open the connections and the cache, at the first question and at the first one after `close`."""
-        if self._requests is None:
-            self._loop = asyncio.get_running_loop()
-            self._requests = ChatRequests(self.config, os.environ.get(self.config.key_env) or None)
+        """Open the connections of this event loop, and the cache, if they are not open."""
+        if self._requests is None or self._loop is not asyncio.get_running_loop():
+            self._loop, self._asked = asyncio.get_running_loop(), {}
+            self._requests = ChatRequests(self.config, os.environ.get(self.config.key_env) or None, self._spent)
         if self._cache is None and (folder := self._folder) is not None:
-            if self._run is not None and folder == self._run.dir:
-                self._run.keep_folder()
             self._cache = ReplyCache(folder)
 
     @property

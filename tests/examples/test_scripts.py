@@ -140,6 +140,20 @@ def test_answers_of_gsm8k_have_the_form_that_the_rule_rewards() -> None:
         assert sum(formed(answers)) > 0.7 * len(answers)
 
 
+def test_the_example_of_short_sentences_logs_both_rewards_by_their_names(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
+    said = run(EXAMPLES / "short_sentences.py", "--steps", "2", "--out", "runs")
+    steps = re.findall(r"step +(\d): sentence \d\.\d\d, short -0\.\d\d, \d+\.\d tokens\n", said)
+    assert steps == ["1", "2"]
+    rows = [json.loads(line) for line in (tmp_path / "runs/short-sentences/rollouts.jsonl").read_text().splitlines()]
+    for row in rows:
+        is_sentence = re.fullmatch(r"[a-z][a-z ]*[.]", row["output"]) is not None
+        assert row["reward/sentence"] == float(is_sentence)
+        assert row["reward"] == pytest.approx(row["reward/sentence"] + 0.2 * row["reward/short"], abs=1e-6)
+    assert rows
+
+
 def test_the_translation_example_trains_a_t5_from_random_weights(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "translation_t5.py", "--epochs", ".1", "--steps", "1", "--out", "runs")
     assert "right of 500 held-out numbers: 0.000 before PPO" in said

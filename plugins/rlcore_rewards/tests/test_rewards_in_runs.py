@@ -98,6 +98,18 @@ def test_a_failed_judgement_is_no_zero_in_a_run(tmp_path: Path, server: JudgeSer
     assert (tmp_path / "run" / "judge_cache.jsonl").exists()
 
 
+def test_a_run_that_the_server_refuses_ends_with_its_answer_and_leaves_no_folder(
+    tmp_path: Path, server: JudgeServer
+) -> None:
+    server.refusal = (404, "no such model")
+    judge = {"fn": "judge", "url": server.url, "model": "m", "rubric": "<{prompt}>{output}"}
+    with pytest.raises(
+        RewardError, match=r"reward function 'judge' \(step 1, batch of 8\) raised .*404 Not Found: no such"
+    ):
+        train(tmp_path, judge)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_resumed_run_finds_the_replies_of_the_judge(tmp_path: Path, server: JudgeServer) -> None:
     judge = {"fn": "judge", "url": server.url, "model": "m", "rubric": "<{prompt}>{output}"}
     train(tmp_path, judge, checkpoint={"every": 1})

@@ -338,6 +338,6 @@ def test_a_reward_is_built_by_its_name_outside_a_run() -> None:
         build_reward("regex", pattern=3)
     assert str(raised.value).startswith("regex.pattern = 3: must be text")
     with pytest.raises(
-        UnknownReward, match=r"no reward 'regx'; did you mean 'regex'\? It has math_accuracy, exact_match"
+        ConfigError, match=r"no reward 'regx'; did you mean 'regex'\? It has math_accuracy, exact_match"
     ):
         build_reward("regx")
