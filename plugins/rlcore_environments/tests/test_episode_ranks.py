@@ -41,9 +41,17 @@ def trained(folder: str, trainer: dict[str, Any]) -> dict[str, Any]:
     "trainer",
     [
         {"name": "grpo", "rollouts": 8, "num_generations": 2, "optimizer": {"lr": 1e-2}},
+        {
+            "name": "grpo",
+            "rollouts": 8,
+            "num_generations": 2,
+            "credit": "turn",
+            "turn_discount": 0.5,
+            "optimizer": {"lr": 1e-2},
+        },
         {"name": "ppo", "rollouts": 8, "batch_size": 4, "epochs": 1, "optimizer": {"lr": 1e-2}},
     ],
-    ids=["grpo", "ppo"],
+    ids=["grpo", "grpo by turns", "ppo"],
 )
 def test_two_processes_play_and_learn_as_one(trainer: dict[str, Any], tmp_path: Path) -> None:
     one = call_in_new_process(

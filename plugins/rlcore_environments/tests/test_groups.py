@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from env_games import TEMPLATE
+from transformers import AutoModelForCausalLM
 
 import rlcore
 from rlcore.protocols import Step, Turn
@@ -141,6 +143,23 @@ def test_each_turn_is_credited_with_what_followed_it(tmp_path: Path) -> None:
     for seen_row, row_expected in zip(seen.turns, expected, strict=True):
         assert seen_row == pytest.approx(row_expected, abs=1e-5)
     assert len({round(value, 3) for value in seen.turns[0]}) > 1 or any(len(set(each)) > 1 for each in seen.turns)
+
+
+@pytest.mark.parametrize("options", [{"micro_batch_size": 3}, {"micro_batch_tokens": 64}], ids=str)
+def test_the_size_of_micro_batches_does_not_change_what_turns_teach(options: Any, tmp_path: Path) -> None:
+    """The weights after a step of plain gradient descent, whose length is that of the gradient, are the same."""
+    plain = {"credit": "turn", "optimizer": {"name": "sgd", "lr": 0.5, "max_grad_norm": 0.0}}
+    found = [weights(tmp_path / str(k), **plain, **each) for k, each in enumerate(({}, options))]
+    start = [each.detach() for each in make_gpt2().parameters()]
+    assert max(float((mine - first).abs().max()) for mine, first in zip(found[0], start, strict=True)) > 1e-3
+    for mine, other in zip(*found, strict=True):
+        assert torch.allclose(mine, other, atol=1e-6)
+
+
+def weights(folder: Path, **options: Any) -> list[torch.Tensor]:
+    train(folder, Seeded, **options)
+    model = AutoModelForCausalLM.from_pretrained(folder / "run" / "model")
+    return [each.detach() for each in model.parameters()]
 
 
 def test_turns_without_another_to_compare_are_counted(tmp_path: Path) -> None:
