@@ -77,7 +77,18 @@ def commands_of(dist: str) -> list[str]:
 
 
 def test_the_table_of_packages_left_out_has_every_default_package() -> None:
-    known = ("transformers", "cpu", "report", "shard", "tools", "preferences", "environments", "testing")
+    known = (
+        "transformers",
+        "cpu",
+        "report",
+        "shard",
+        "tools",
+        "preferences",
+        "environments",
+        "rewards",
+        "vllm",
+        "testing",
+    )
     assert set(DEFAULT) == {f"rlcore-{name}" for name in known}
 
 
