@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -21,6 +21,22 @@ from rlcore_sweep.sweep_options import Sweep
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "running": "bold", "unfinished": "dim"}
 REDRAW_EVERY = 5
 """Polls of the loop between two drawings of the table."""
+
+
+class Screen(Protocol):
+    """What shows a sweep's progress."""
+
+    def note(self, text: str) -> None:
+        """Show a sentence about the sweep."""
+        ...
+
+    def event(self, number: int, text: str, *, matters: bool = False) -> None:
+        """Show what happened to a trial."""
+        ...
+
+    def update(self, running: Mapping[int, Child]) -> None:
+        """Show the trials as they are now; called often."""
+        ...
 
 
 class LineScreen:

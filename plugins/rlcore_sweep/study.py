@@ -92,10 +92,14 @@ class Study:
         found = self._study.get_trials(deepcopy=False)
         return [self._record(trial) for trial in found if set(self.distributions) <= set(trial.params)]
 
+    def ranked(self) -> list[TrialRecord]:
+        """Return the finished trials, that with the best metric first; of equal ones, the earliest is first."""
+        done = [each for each in self.records() if each.state == "done" and each.value is not None]
+        return sorted(done, key=lambda each: (each.value or 0.0) * (-1 if self.is_maximised else 1))
+
     def best(self) -> TrialRecord | None:
         """Return the finished trial with the best metric, the first of equal ones."""
-        done = [each for each in self.records() if each.state == "done" and each.value is not None]
-        return min(done, key=lambda each: -each.value if self.is_maximised else each.value, default=None)  # type: ignore[operator,arg-type,return-value]
+        return next(iter(self.ranked()), None)
 
     def ask(self) -> TrialRecord | None:
         """Begin a trial; None if a grid has no further combination."""

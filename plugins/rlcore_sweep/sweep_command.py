@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OPTIONS = (
     "metric", "trials", "parallel", "sampler", "prune", "min_steps", "reduction", "value", "seed", "time_s",
-    "trial_time_s", "max_failed",
+    "trial_time_s", "max_failed", "keep_best",
 )  # fmt: skip
 """Options of the section `sweep` that are arguments too, with `-` in place of `_`."""
 

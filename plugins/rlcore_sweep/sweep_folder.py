@@ -99,6 +99,11 @@ class SweepFolder:
             )
         return found
 
+    def drop_weights(self, number: int) -> None:
+        """Delete the checkpoints and models of a trial; its metrics, rollouts and report stay."""
+        for name in ("checkpoints", "model", "start"):
+            shutil.rmtree(self.run(number) / name, ignore_errors=True)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from running the sweep.

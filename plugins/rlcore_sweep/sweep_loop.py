@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 
@@ -14,28 +13,13 @@ from rlcore.config import merge
 from rlcore.errors import ConfigError
 from rlcore_sweep.child import Child, Why, command_for, environment_of, start
 from rlcore_sweep.metric_file import MetricFile, missing_metric, thinned
+from rlcore_sweep.screen import Screen
 from rlcore_sweep.space import show_value
 from rlcore_sweep.study import Study, TrialRecord, counted
 from rlcore_sweep.sweep_folder import SweepFolder, checkpoint_of, name_of, write_yaml
 from rlcore_sweep.sweep_options import Sweep
 
 POLL_S = 0.2
-
-
-class Screen(Protocol):
-    """What shows a sweep's progress."""
-
-    def note(self, text: str) -> None:
-        """Show a sentence about the sweep."""
-        ...
-
-    def event(self, number: int, text: str, *, matters: bool = False) -> None:
-        """Show what happened to a trial."""
-        ...
-
-    def update(self, running: Mapping[int, Child]) -> None:
-        """Show the trials as they are now; called often."""
-        ...
 
 
 @attrs.define(eq=False)
@@ -205,6 +189,15 @@ class SweepLoop:
             self._fail(child, reason)
         else:
             self._complete(child)
+        self._drop_weights()
+
+    def _drop_weights(self) -> None:
+        """Delete checkpoints and models of ended trials that are not among the best."""
+        if most := self.sweep.options.keep_best:
+            kept = {each.number for each in self.study.ranked()[:most]}
+            for each in self.study.records():
+                if each.state != "unfinished" and each.number not in kept:
+                    self.folder.drop_weights(each.number)
 
     def _complete(self, child: Child) -> None:
         measured = self.study.record(child.number).measured

@@ -49,12 +49,15 @@ class SweepConfig:
         None, "end a trial that takes longer than this, as failed", gt=0, unit="seconds"
     )
     max_failed: int = option(3, "end the sweep once this many trials have failed and none succeeded; 0: never", ge=0)
+    keep_best: int = option(
+        0, "keep the checkpoints and models of this many best trials only; 0: of all trials", ge=0, unit="trials"
+    )
     space: Mapping[str, Any] = option(
         {}, "option's dotted path: a distribution such as `loguniform(1e-6, 1e-4)`, a list of values, or one value"
     )
 
 
-FREE = ("trials", "parallel", "time_s", "trial_time_s", "max_failed")
+FREE = ("trials", "parallel", "time_s", "trial_time_s", "max_failed", "keep_best")
 """Options that may change when a sweep is continued."""
 
 

@@ -1,7 +1,7 @@
 """Sweeps whose trials are small programs that write metrics.jsonl, without torch.
 
 python sweep_fakes.py CONFIG.yaml       a trial: what it does is in `trainer.do` of its configuration
-python sweep_fakes.py --sweep FOLDER    a sweep of such trials, in this process, to be killed or interrupted
+python sweep_fakes.py --sweep FOLDER [DO]   a sweep of such trials, in this process, to be killed or interrupted
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+QUICK = "RLCORE_FAKES_ARE_QUICK"
+"""Variable of processes in which trials that are slow are quick."""
 METRIC = "eval/reward/mean"
 
 
@@ -95,7 +97,10 @@ class Trial:
         if do == "meet":  # needs another trial that runs at the same time
             other = self.run.parent / f"{1 - int(self.run.name):05d}" / "starts"
             wait_for(other.exists)
-        if do == "slow" or (do == "slow from 1" and self.run.name != "00000"):
+        if do == "stubborn" and self.run.name == "00001":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
+        if QUICK not in os.environ and (do == "slow" or (do == "slow from 1" and self.run.name != "00000")):
             for _ in range(100):
                 time.sleep(0.0 if self.stopped else 0.02)
 
@@ -113,7 +118,8 @@ def main(words: Sequence[str]) -> int:
 
         folder = Path(words[1])
         try:
-            return run_sweep(make_sweep(folder, "trainer.x=[1, 2, 3]", base=SLOW, sampler="grid", trials=3))
+            base = {**SLOW, "trainer": {"do": words[2]}} if words[2:] else SLOW
+            return run_sweep(make_sweep(folder, "trainer.x=[1, 2, 3]", base=base, sampler="grid", trials=3))
         except KeyboardInterrupt:
             return INTERRUPTED
     import yaml

@@ -69,6 +69,14 @@ def test_a_lower_metric_is_better_if_it_is_minimised_and_the_best_value_of_a_run
     assert counted({1: 3.0, 3: float("nan")}, SweepConfig(value="best")) == 3.0
 
 
+def test_checkpoints_of_the_best_trials_alone_are_kept_on_request(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, "trainer.x=[2, 1, 4, 3]", sampler="grid", keep_best=2)
+    assert run_sweep(sweep) == 0
+    trials = sorted((sweep.folder / "trials").glob("*/"))
+    assert [(trial / "checkpoints").is_dir() for trial in trials] == [False, False, True, True]
+    assert all((trial / "metrics.jsonl").is_file() for trial in trials)
+
+
 def test_a_sweep_is_shown_and_its_report_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=[1]", trials=1)
     assert run_sweep(sweep) == 0
@@ -209,10 +217,10 @@ def test_each_of_several_trials_has_its_share_of_cores_and_gpus(monkeypatch: pyt
     assert environment_of(0, 2, processes=1, gpus=[], cores=4) == {}
 
 
-def begin(tmp_path: Path) -> subprocess.Popen[str]:
+def begin(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
     """Start a sweep in a process of its own, and wait until its second trial has made a step; the first is done."""
     process = subprocess.Popen(
-        [sys.executable, sweep_fakes.__file__, "--sweep", str(tmp_path)], stdout=subprocess.PIPE,
+        [sys.executable, sweep_fakes.__file__, "--sweep", str(tmp_path), *words], stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     wait_for((tmp_path / "sweep/trials/00001/checkpoints/00000001/manifest.json").exists)
@@ -231,7 +239,9 @@ def continued(tmp_path: Path) -> list[tuple[str, float | None]]:
     return [(each.state, each.value) for each in records(sweep)]
 
 
-def test_a_killed_sweep_goes_on_with_the_same_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_sweep_goes_on_with_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = begin(tmp_path)
     process.kill()
     process.communicate()
@@ -239,6 +249,7 @@ def test_a_killed_sweep_goes_on_with_the_same_command(tmp_path: Path, capsys: py
     wait_for(lambda: not is_running(child))  # it finished its step and ended by itself
     step = len(list((tmp_path / "sweep/trials/00001/checkpoints").iterdir()))
     assert step < 3
+    monkeypatch.setenv(sweep_fakes.QUICK, "1")
     assert continued(tmp_path) == [("done", 3.0), ("done", 6.0), ("done", 9.0)]
     assert len(starts(tmp_path / "sweep", 0)) == 1  # the finished trial was kept
     assert [begun for _, begun, _ in starts(tmp_path / "sweep", 1)] == ["0", str(step)]
@@ -262,6 +273,19 @@ def test_an_interrupt_ends_the_children_which_save_first(tmp_path: Path, number:
     assert (sweep.folder / "best.yaml").is_file()
 
 
+def test_a_second_interrupt_ends_children_that_do_not_stop(tmp_path: Path) -> None:
+    process = begin(tmp_path, "stubborn")
+    ((child, _, _),) = starts(tmp_path / "sweep", 1)
+    assert process.stdout is not None
+    process.send_signal(signal.SIGINT)
+    assert any("Ctrl-C again ends them at once" in line for line in iter(process.stdout.readline, ""))
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "ended at once; trials continue from their last checkpoints" in output
+    assert not is_running(child)
+
+
 def test_a_run_that_a_signal_from_elsewhere_ended_is_unfinished(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=[1]", base={"trainer": {"do": "stop"}}, trials=1)
     assert run_sweep(sweep) == 1
@@ -281,12 +305,13 @@ def test_an_unfinished_trial_without_a_checkpoint_is_run_again_with_its_values(
     assert "trial 0: is run again, because it has no checkpoint; trainer.x=1." in capsys.readouterr().out
 
 
-def test_time_ends_a_sweep_which_the_same_command_continues(tmp_path: Path) -> None:
+def test_time_ends_a_sweep_which_the_same_command_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {"trainer": {"do": "slow from 1"}, "run": {"steps": 3}}
     words = ("trainer.x=[1, 2]",)
     sweep = make_sweep(tmp_path, *words, base=slow, sampler="grid", time_s=1.5)
     run_sweep(sweep)
     assert [each.state for each in records(sweep)][-1] == "unfinished"
+    monkeypatch.setenv(sweep_fakes.QUICK, "1")
     longer = make_sweep(tmp_path, *words, base=slow, sampler="grid", time_s=600.0)
     assert run_sweep(longer) == 0
     assert [(each.state, each.value) for each in records(longer)] == [("done", 3.0), ("done", 6.0)]
