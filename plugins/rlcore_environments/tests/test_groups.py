@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,21 +114,22 @@ class Advantages:
             assert all(value == 0.0 for t, value in enumerate(row) if not chosen[t])
 
 
-def test_each_turn_is_credited_with_what_followed_it(tmp_path: Path) -> None:
-    """The advantages of the run equal those computed from the transcripts."""
-    seen = Advantages()
-    rows = train(
-        tmp_path, Failing, observers=[seen], credit="turn", turn_discount=0.5,
-        data={"episodes": {"max_failed": 1.0}},
-    )  # fmt: skip
-    expected: list[list[float]] = []
+def penalty(row: Row) -> float:
+    """Return what an episode loses for its length: 1 at 12 tokens, nothing up to 6."""
+    return max(row["length"] - 6, 0) / 6
+
+
+def credited(rows: list[Row], lost: Callable[[Row], float]) -> list[list[float]]:
+    """Return the advantages of the turns of each episode, from transcripts alone, with a discount of .5."""
+    found: list[list[float]] = []
     for members in groups_of(rows).values():
         known: dict[int, list[float]] = defaultdict(list)
         returns: list[list[float]] = []
         for row in members:
             rest, back = 0.0, list[float]()
-            for reward in reversed(rewards_of(row)) if not is_failed(row) else ():
-                rest = reward + 0.5 * rest
+            rewards = [] if is_failed(row) else rewards_of(row)
+            for k, reward in reversed(list(enumerate(rewards))):
+                rest = reward + 0.5 * rest - (lost(row) if k == len(rewards) - 1 else 0.0)
                 back.append(rest)
             returns.append(back[::-1])
             for k, value in enumerate(returns[-1]):
@@ -136,13 +139,51 @@ def test_each_turn_is_credited_with_what_followed_it(tmp_path: Path) -> None:
             for k, value in enumerate(own):
                 if len(set(known[k])) > 1:
                     advantages[k] = (value - statistics.fmean(known[k])) / (statistics.stdev(known[k]) + 1e-4)
-            expected.append(advantages)
-            assert row["advantage"] == pytest.approx(advantages[0], abs=1e-6)
+            found.append(advantages)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "lost"), [({}, lambda row: 0.0), ({"overlong_buffer": 0.5}, penalty)], ids=["rewards", "penalty"]
+)
+def test_each_turn_is_credited_with_what_followed_it(options: Any, lost: Any, tmp_path: Path) -> None:
+    """The advantages of the run equal those computed from the transcripts; a penalty of length is at the last turn."""
+    seen = Advantages()
+    rows = train(
+        tmp_path, Failing, observers=[seen], credit="turn", turn_discount=0.5,
+        data={"episodes": {"max_failed": 1.0, "max_turns": 3}}, **options,
+    )  # fmt: skip
+    expected = credited(rows, lost)
     assert len(seen.turns) == len(expected) == 24
     assert {len(each) for each in expected} == {1, 2, 3}
-    for seen_row, row_expected in zip(seen.turns, expected, strict=True):
-        assert seen_row == pytest.approx(row_expected, abs=1e-5)
-    assert len({round(value, 3) for value in seen.turns[0]}) > 1 or any(len(set(each)) > 1 for each in seen.turns)
+    assert not options or any(map(lost, rows))
+    for row, mine, other in zip(rows, seen.turns, expected, strict=True):
+        assert mine == pytest.approx(other, abs=1e-5)
+        assert row["advantage"] == pytest.approx(other[0], abs=1e-5)
+    assert any(len({round(value, 3) for value in each}) > 1 for each in seen.turns)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zero_spread": "refill", "refill_batches": 2, "scale": "batch"},
+        {"zero_spread": "drop", "iterations": 2, "minibatches": 2, "baseline": "loo", "kl_coef": 0.1},
+        {"overlong_buffer": 0.5, "mask_truncated": True, "norm": "constant", "surrogate": "cispo", "scale": "none"},
+    ],
+    ids=["refill", "passes", "penalty"],
+)
+def test_turns_go_with_the_options_of_whole_episodes(options: Any, tmp_path: Path) -> None:
+    seen = Advantages()
+    rows = train(
+        tmp_path, Failing, observers=[seen], credit="turn", data={"episodes": {"max_failed": 1.0, "max_turns": 3}},
+        **options,
+    )  # fmt: skip
+    advantages = [value for row in seen.turns for value in row]
+    assert any(advantages)
+    assert all(math.isfinite(value) for value in advantages)
+    failed = [row for row in rows if is_failed(row)]
+    assert failed
+    assert all(row["advantage"] == 0.0 for row in failed)
 
 
 @pytest.mark.parametrize("options", [{"micro_batch_size": 3}, {"micro_batch_tokens": 64}], ids=str)

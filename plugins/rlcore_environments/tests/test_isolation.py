@@ -142,17 +142,18 @@ def test_values_are_the_same_in_a_process() -> None:
         factory.shutdown()  # type: ignore[misc]
 
 
+@pytest.mark.slow  # the process imports rlcore
 def test_each_call_of_a_tool_in_a_process_has_the_time_of_a_tool() -> None:
     """Two calls take longer than a call of the environment may; the third takes longer than one of a tool may."""
-    tools = Tools(ToolOptions(functions=["isolated_slow:wait"], timeout_s=0.8))
-    factory = isolated_factory(tools, None, one_each=False, timeout_s=0.5)
-    calls = [{"name": "wait", "arguments": {"seconds": seconds}} for seconds in (0.6, 0.6, 9)]
+    tools = Tools(ToolOptions(functions=["isolated_slow:wait"], timeout_s=1.2))
+    factory = isolated_factory(tools, None, one_each=False, timeout_s=1.0)
+    calls = [{"name": "wait", "arguments": {"seconds": seconds}} for seconds in (0.8, 0.8, 9)]
     try:
         environment = factory.make()
         environment.reset({}, seed=0)
-        found = Calls(1, 0.5).start(environment.step, Turn("", 0, tool_calls=calls)).result()
+        found = Calls(1, 1.0).start(environment.step, Turn("", 0, tool_calls=calls)).result()
         said = [message["content"] for message in read_step(found).messages]
-        assert said == ["done", "done", "error: wait did not return within 0.8 seconds"]
+        assert said == ["done", "done", "error: wait did not return within 1.2 seconds"]
     finally:
         factory.shutdown()  # type: ignore[misc]
 
