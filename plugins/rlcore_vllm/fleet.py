@@ -36,11 +36,12 @@ class Fleet:
 
     Attributes:
         version: name of the policy's present weights, which the servers have.
+        num_loads: how often a server has loaded weights.
         is_main: whether this process starts servers and sends weights; the others wait for it.
     """
 
     def __init__(self, config: VLLMConfig) -> None:
-        self.config, self.version, self.is_main = config, "", True
+        self.config, self.version, self.is_main, self.num_loads = config, "", True, 0
         self.servers: list[VLLMServer] = []
         self._token, self._port = secrets.token_hex(4), 0
         self._own: OwnServer | None = None
@@ -85,8 +86,8 @@ class Fleet:
                 server.check()
             self.servers = servers
 
-    def renew(self, policy: Policy) -> bool:
-        """Give every server the policy's present weights; return whether they are new to the servers.
+    def renew(self, policy: Policy) -> None:
+        """Give every server the policy's present weights, if they have changed.
 
         Raises:
             ConfigError: the policy cannot be served.
@@ -98,12 +99,11 @@ class Fleet:
             self.version = ""
         version = f"{self._token}-{self._policies}-{policy.version}"
         if version == self.version and self.servers:
-            return False
+            return
         begun = time.perf_counter()
         with phase("weights"):
             self._renew(policy, version)
         log.debug("servers have new weights", version=version, seconds=round(time.perf_counter() - begun, 3))
-        return True
 
     def _renew(self, policy: Policy, version: str) -> None:
         if self.is_main:
@@ -166,6 +166,7 @@ class Fleet:
                 server.load_adapter(str(place / "adapter"), self.version, ADAPTER)
             else:
                 server.load(str(place / "model" / FILE), self.version)
+            self.num_loads += 1
 
     def _give(self, server: VLLMServer) -> None:
         """Give a server the present weights; one that dies meanwhile, and is started again, is waited for."""

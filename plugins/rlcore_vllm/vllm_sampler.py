@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from rlcore.config import evolve
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import Policy
-from rlcore.sampling import check_seeds, draw_seeds
 from rlcore.settings import SamplingConfig
 from rlcore.training import eval_mode
 from rlcore.training.eval_grid import eval_samplings
@@ -47,7 +46,7 @@ class VLLMSampler:
                 "an environment with vLLM, in which the run starts a server"
             )
         self.config, self._fleet = config, Fleet(config)
-        self._is_full_precision = True
+        self._is_full_precision, self._checked = True, ("", 0)
 
     def open(self, run: Any) -> None:
         """Prepare for a run, before its model is built.
@@ -82,17 +81,19 @@ class VLLMSampler:
             StaleWeights: a server's log-probs are not those of the policy's weights.
         """
         check_sampling(sampling)
-        seeds = draw_seeds(len(prompts), generator) if row_seeds is None else row_seeds
-        check_seeds(seeds, len(prompts))
+        seeds = _draw_seeds(len(prompts), generator) if row_seeds is None else row_seeds
+        if len(seeds) != len(prompts):
+            raise DataError(f"row_seeds: has {len(seeds)} seeds for {len(prompts)} prompts; give one for each prompt")
         limits = token_limits(prompts, sampling.max_new_tokens, policy.max_length)
-        is_new = self._fleet.renew(policy)
+        self._fleet.renew(policy)
         self._fleet.check_room(
             max((len(prompt.tokens) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
         )
-        if is_new:
-            self._check_weights(policy, prompts, sampling)
+        self._check_weights(policy, prompts, sampling)
         asked = self._requests(policy, prompts, limits, seeds, sampling)
-        return self._sample(policy, prompts, asked, sampling, on_batch)
+        batch = self._sample(policy, prompts, asked, sampling, on_batch)
+        self._check_weights(policy, prompts, sampling)  # if a server has been started again meanwhile
+        return batch
 
     def _requests(
         self,
@@ -139,13 +140,14 @@ class VLLMSampler:
         return batch_of(range(len(asked)))
 
     def _check_weights(self, policy: Policy, prompts: Sequence[Prompt], sampling: SamplingConfig) -> None:
-        """Compare log-probs of a few short continuations with the policy's own.
+        """Compare log-probs of a few short continuations with the policy's own, if a server has loaded weights since.
 
         Raises:
             StaleWeights: they differ by more than the tolerance.
         """
         few = list({prompt.tokens: prompt for prompt in prompts}.values())[: self.config.check_rows]
-        if not few:
+        loaded = self._fleet.version, self._fleet.num_loads
+        if not few or loaded == self._checked:
             return
         plain = evolve(
             SamplingConfig(), temperature=sampling.policy_temperature, max_new_tokens=CHECKED_TOKENS, eos_token_ids=()
@@ -171,6 +173,14 @@ class VLLMSampler:
                     "of them (such as a head that is tied to the embedding), or computes with less precision; no "
                     "rollouts were sampled with them"
                 )
+        self._checked = loaded
+
+
+def _draw_seeds(count: int, generator: torch.Generator | None) -> list[int]:
+    """Draw seeds, in 0..2^63-2, from torch's default generator if there is no other."""
+    device = torch.device("cpu") if generator is None else generator.device
+    seeds: list[int] = torch.randint(2**63 - 1, (count,), generator=generator, device=device).tolist()
+    return seeds
 
 
 def _ended(answer: Generated, asked: Completion, stops: StopSequences | None) -> tuple[Generated, bool]:

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from rlcore.errors import ConfigError
-from rlcore.protocols import Policy
-from rlcore.protocols.sharding import Divisible
+from rlcore.protocols import Divisible, Policy
 
 FILE = "model.safetensors"
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")

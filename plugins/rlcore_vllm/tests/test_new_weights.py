@@ -70,8 +70,9 @@ def test_sampling_from_the_base_model_for_ever_stops_the_run(stand_in: StandIn, 
     sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
     perturb(policy)
     stand_in.keeps_weights = True
-    with pytest.raises(StaleWeights):
-        sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    for _ in range(2):  # a second attempt does not pass either
+        with pytest.raises(StaleWeights):
+            sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
 
 
 def test_the_tolerance_is_an_option(stand_in: StandIn, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
 from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 from rlcore_vllm.config import VLLMConfig
-from rlcore_vllm.errors import EngineError
+from rlcore_vllm.errors import EngineError, StaleWeights
 from rlcore_vllm.vllm_sampler import VLLMSampler
 
 HERE = Path(__file__).parent
@@ -113,6 +113,28 @@ def test_a_server_that_is_killed_while_it_samples_is_asked_again(options: dict[s
         )
         assert again.action_tokens == whole.action_tokens
         assert report(options)["pid"] != killed[0]
+    finally:
+        sampler.close()
+
+
+def test_a_server_that_was_started_again_is_checked_before_its_samples_are_used(
+    stand_in: StandIn, options: dict[str, Any], tmp_path: Path
+) -> None:
+    sampler = VLLMSampler(VLLMConfig(weights_dir=str(tmp_path / "weights"), **options))
+    policy = make_policy()
+
+    def kill(done: list[int], _: Any) -> None:
+        if not stand_in.keeps_weights:
+            stand_in.keeps_weights = True
+            os.kill(report(options)["pid"], signal.SIGKILL)
+
+    try:
+        sampler(policy, ROWS, SAMPLING, row_seeds=[1, 2])
+        with pytest.raises(StaleWeights):
+            sampler(
+                policy, ROWS * 20, SamplingConfig(max_new_tokens=5, batch_size=4), row_seeds=list(range(40)),
+                on_batch=kill,
+            )  # fmt: skip
     finally:
         sampler.close()
 
