@@ -82,6 +82,17 @@ def test_a_registered_reward_receives_the_run_before_its_first_call(tmp_path: Pa
     assert seen == [(True, 0, False), True]
 
 
+def test_a_sampler_receives_the_run_before_its_model_is_built(tmp_path: Path, held: tuple[Held, Held]) -> None:
+    class Refusing(Held):
+        def open(self, run: Any) -> None:
+            assert run.models.built is None
+            raise ConfigError(f"gen.max_new_tokens = {run.config.gen.max_new_tokens}: this engine has no room")
+
+    held[0].__class__ = Refusing
+    with pytest.raises(ConfigError, match=r"gen.max_new_tokens = 3: this engine"):
+        train(tmp_path)
+
+
 def test_a_component_may_keep_the_folder_of_a_run_whose_first_step_fails(
     tmp_path: Path, held: tuple[Held, Held]
 ) -> None:
