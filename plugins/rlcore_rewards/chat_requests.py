@@ -14,8 +14,8 @@ from rlcore.errors import RewardError
 from rlcore_rewards.config import JudgeConfig
 from rlcore_rewards.extras import load
 
-REPEATED = frozenset({408, 409, 429, 500, 502, 503, 504, 520, 522, 524, 529})
-"""Statuses of failures that may pass."""
+REPEATED = frozenset({408, 409, 429})
+"""Statuses of failures that may pass, besides those from 500 on."""
 LONGEST_WAIT_S = 60.0
 
 
@@ -109,7 +109,7 @@ class ChatRequests:
             raise RewardError(f"judge.url = {self.config.url!r}: is no address of a server: {error}") from error
         except self._httpx.HTTPError as error:
             return _Attempt(f"{self._url}: {type(error).__name__}: {str(error) or 'no further reason'}")
-        if response.status_code in REPEATED:
+        if response.status_code in REPEATED or response.status_code >= 500:
             wait_s = _retry_after(response.headers.get("retry-after"))
             return _Attempt(f"{self._url} answered {_status(response)}", wait_s)
         if response.status_code != 200:

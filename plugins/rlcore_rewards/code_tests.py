@@ -50,7 +50,7 @@ class CodeTests:
             raise PluginError("reward 'code_tests' needs the limits of POSIX; Windows has none")
         self.config, self._python = config, config.python or sys.executable
         self._tally = Tally("code_tests")
-        self.__signature__ = signature("code_tests", {"column": config.column})
+        self.__signature__ = signature("code_tests.column", [config.column])
         if config.isolation == "require" and self._confinement.problem:
             raise PluginError(
                 f"code_tests.isolation = 'require': this system has no namespaces ({self._confinement.problem}); allow "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlcore.errors import ConfigError, RewardError
@@ -13,38 +13,38 @@ NO_COLUMNS = frozenset({"samples", "prompts", "outputs", "messages", "output_tok
 
 
 class ColumnParameter(inspect.Parameter):
-    """A parameter that receives a column of the prompts."""
+    """A parameter that receives a column of the prompts, with the option that names it."""
 
-    __slots__ = ("reward",)
+    __slots__ = ("option",)
 
-    def __init__(self, name: str, reward: str) -> None:
+    def __init__(self, name: str, option: str) -> None:
         super().__init__(name, inspect.Parameter.KEYWORD_ONLY)
-        self.reward = reward
+        self.option = option
 
 
-def signature(reward: str, columns: Mapping[str, str], *arguments: str) -> inspect.Signature:
+def signature(option: str, columns: Iterable[str | None], *arguments: str) -> inspect.Signature:
     """Return the signature of a reward that takes `outputs`, columns and further arguments by name.
 
     A run passes the arguments in the signature of a reward. As the object's `__signature__`, it has the columns that
     its options name.
 
     Args:
-        reward: name of the reward, for errors.
-        columns: option that names a column → the column.
+        option: the option that names the columns, such as `exact_match.column`.
+        columns: their names; None for none.
         arguments: further arguments, such as `output_tokens`.
 
     Raises:
         ConfigError: a column cannot be the name of an argument, or is one already.
     """
     parameters = [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY) for each in ("outputs", *arguments)]
-    for option, column in columns.items():
+    for column in filter(None, columns):
         if not column.isidentifier() or column in NO_COLUMNS:
             raise ConfigError(
-                f"{reward}.{option} = {column!r}: must be the name of a column, of letters, digits and underscores, "
+                f"{option} = {column!r}: must be the name of a column, of letters, digits and underscores, "
                 f"and none of {', '.join(sorted(NO_COLUMNS))}; data.columns renames columns"
             )
         if column not in {each.name for each in parameters}:
-            parameters.append(ColumnParameter(column, f"{reward}.{option}"))
+            parameters.append(ColumnParameter(column, option))
     return inspect.Signature(parameters)
 
 
@@ -55,6 +55,6 @@ def refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[s
             columns = [name for name in arguments if name not in NO_COLUMNS]
             has = f"they have {', '.join(map(repr, columns))}" if columns else "they have no columns"
             raise RewardError(
-                f"{each.reward} = '{each.name}': no prompt has this column; {has}. Name another column with "
-                f"{each.reward}, or rename one with data.columns"
+                f"no prompt has the column '{each.name}' of {each.option}; {has}. Name another column there, or rename "
+                "one with data.columns"
             )

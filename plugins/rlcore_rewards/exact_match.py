@@ -37,7 +37,7 @@ class ExactMatch:
                 "parentheses, and make other groups (?:...)"
             )
         self._tally = Tally("exact_match")
-        self.__signature__ = signature("exact_match", {"column": config.column})
+        self.__signature__ = signature("exact_match.column", [config.column])
 
     def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
         """Return 1 for each output that equals its row's text, or one of its texts, and None for a row without one."""

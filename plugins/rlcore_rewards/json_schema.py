@@ -46,7 +46,7 @@ class JsonSchema:
             self._validator = self._build(schema)
         except self._library.SchemaError as error:
             raise ConfigError(f"json_schema.schema: is no JSON schema: {_describe(error)}") from error
-        self.__signature__ = signature("json_schema", {} if config.column is None else {"column": config.column})
+        self.__signature__ = signature("json_schema.column", [config.column])
 
     def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
         """Return the reward of each output, and None for a row without a schema.

@@ -62,7 +62,7 @@ class Judge:
         self._asked: dict[str, asyncio.Task[str]] = {}
         self._tally = Tally("judge")
         self._spent, self._is_spent = Spent(), False
-        self.__signature__ = signature("judge", {f"rubric: {{{name}}}": name for name in self._fields}, "prompts")
+        self.__signature__ = signature("judge.rubric", self._fields, "prompts")
 
     def open(self, run: RunView) -> None:
         """Receive the run, in whose folder replies are kept."""

@@ -50,7 +50,7 @@ class Language:
         if len(self.codes) == 1:
             raise ConfigError(f"language.among = {list(config.among)!r}: name a second language to tell apart")
         self._tally = Tally("language")
-        self.__signature__ = signature("language", {} if config.column is None else {"column": config.column})
+        self.__signature__ = signature("language.column", [config.column])
 
     def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
         """Return a number in [0, 1] for each output, `undecided` where no language is found, None without a code.

@@ -33,7 +33,7 @@ class MathAccuracy:
         load("math_verify", reward="math_accuracy", extra="math")
         self.config, self._processes = config, shared_processes(config)
         self._tally = Tally("math_accuracy")
-        self.__signature__ = signature("math_accuracy", {"column": config.column})
+        self.__signature__ = signature("math_accuracy.column", [config.column])
 
     def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
         """Return the reward of each output; None for a row whose own answer is missing or cannot be parsed."""

@@ -59,11 +59,13 @@ def test_prompts_without_the_column_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RewardError) as raised:
         train(tmp_path, {"fn": "exact_match", "column": "gold"})
     assert str(raised.value) == (
-        "exact_match.column = 'gold': no prompt has this column; they have 'answer', 'solution'. Name another column "
-        "with exact_match.column, or rename one with data.columns"
+        "no prompt has the column 'gold' of exact_match.column; they have 'answer', 'solution'. Name another column "
+        "there, or rename one with data.columns"
     )
-    with pytest.raises(RewardError, match=r"^exact_match\.column = 'answer': no prompt .*; they have no columns\."):
-        train(tmp_path, "exact_match", prompts=["ab"], run={"name": "other"})
+    judge = {"fn": "judge", "model": "m", "rubric": "{output} {key}"}
+    for reward_fn, named in (("exact_match", "'answer' of exact_match.column"), (judge, "'key' of judge.rubric")):
+        with pytest.raises(RewardError, match=rf"^no prompt has the column {named}; they have no columns\."):
+            train(tmp_path, reward_fn, prompts=["ab"])
 
 
 @pytest.mark.parametrize(
