@@ -57,14 +57,6 @@ def index_options(paths: Iterable[str]) -> None:
 
 
 @functools.cache
-def _finders() -> list[Callable[[str, str], Synonym | None]]:
-    found = []
-    for point in entry_points(group=GROUP):
-        with suppress(Exception):  # an error is being reported, which a broken package must not hide
-            found.append(point.load())
-    return found
-
-
 def find_synonym(name: str, kind: str = "options") -> Synonym | None:
     """Return what replaces a name of another library, by the first package that knows it.
 
@@ -72,9 +64,10 @@ def find_synonym(name: str, kind: str = "options") -> Synonym | None:
         name: the name, in any section.
         kind: `options`, or a kind of component, such as `optimizers`.
     """
-    for find in _finders():
-        with suppress(Exception):
-            if (found := find(name, kind)) is not None:
+    for point in entry_points(group=GROUP):
+        with suppress(Exception):  # an error is being reported, which a broken package must not hide
+            found: Synonym | None = point.load()(name, kind)
+            if found is not None:
                 return found
     return None
 

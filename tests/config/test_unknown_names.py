@@ -32,11 +32,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         point = EntryPoint("names", "acme_names:find_synonym", synonyms.GROUP)
         monkeypatch.setattr(synonyms, "entry_points", lambda group: [point])
         monkeypatch.delitem(sys.modules, "acme_names", raising=False)
-        synonyms._finders.cache_clear()
+        synonyms.find_synonym.cache_clear()
 
     monkeypatch.syspath_prepend(tmp_path)
     yield only
-    synonyms._finders.cache_clear()
+    synonyms.find_synonym.cache_clear()
 
 
 @pytest.mark.parametrize("source", ["raise SystemError('no')", "def find_synonym(name, kind): raise ValueError(name)"])
