@@ -111,6 +111,7 @@ class McpSession:
             ToolFailed: the tool, or the server, returned an error.
             TimeoutError: the tool has not returned in time.
         """
+        allow_more(CONNECT_S)  # for the import too, which takes seconds in a process that has not listed the tools
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -137,6 +138,7 @@ class McpSession:
         """End the session, and the program that was started for it."""
         if self._task is None:
             return
+        allow_more(CLOSE_S + MARGIN_S)
         event_loop(os.getpid()).call_soon_threadsafe(self._stop.set)
         try:
             self._task.result(CLOSE_S)

@@ -19,8 +19,10 @@ from env_games import make_player
 import rlcore
 from rlcore.errors import ConfigError, InputsError
 from rlcore.protocols import Turn
+from rlcore_environments.calls import Calls
 from rlcore_environments.mcp_tools import ServerGone
 from rlcore_environments.options import ToolOptions
+from rlcore_environments.process import isolated_factory
 from rlcore_environments.tools import ToolEpisode, Tools
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
@@ -156,6 +158,23 @@ def test_tools_of_a_server_can_be_sent_to_another_process(listening: str) -> Non
     for each in (found, pickle.loads(pickle.dumps(found))):
         assert say(each.make(), ("add", {"a": 2, "b": 3})) == ["5"]
         each.shutdown()
+
+
+@pytest.mark.slow
+def test_servers_of_tools_in_a_process_have_their_time_and_end_with_their_episodes(tools: Tools) -> None:
+    """Starting a server, and ending it, may take longer than a call of the environment."""
+    factory = isolated_factory(tools, None, one_each=False, timeout_s=1.0)
+    call = {"name": "note", "arguments": {"text": "x"}}
+    try:
+        environment: Any = factory.make()
+        environment.reset({}, seed=0)
+        found = Calls(1, 1.0).start(environment.step, Turn("", 0, tool_calls=[call])).result()
+        pid = int(found["messages"][0]["content"].partition(":")[0])
+        assert is_running(pid)
+        environment.close()
+        assert not is_running(pid)
+    finally:
+        factory.shutdown()  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
