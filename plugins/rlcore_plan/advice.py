@@ -14,6 +14,7 @@ from rlcore.config import merge, parse_overrides
 from rlcore.errors import RLCoreError
 from rlcore.logging import LEVEL
 from rlcore_plan.estimate import Estimate, estimate
+from rlcore_plan.layout import WHOLE, every_layout
 from rlcore_plan.phases import TRUNK
 
 SAMPLES = {"sampling": "gen.batch_size", "evaluation": "eval.batch_size"}
@@ -54,14 +55,16 @@ def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -
         found: its estimate.
         limit: bytes of the device.
     """
-    advice: list[Advice] = []
+    advice = _divisions(found)
     for change, price in _changes(values, found):
         if price == OTHER and any(each.peak <= limit for each in advice):
             break
         try:
             with _silence():  # warnings about a changed configuration do not concern the run
                 changed = merge(values, parse_overrides(change.split()))
-                then = estimate(changed, where, world=found.world, known=found)
+                then = estimate(
+                    changed, where, world=found.world, nodes=found.layout.nodes, known=found, device=found.device
+                )
         except RLCoreError:  # not every trainer or model has every option
             continue
         saving = found.measured.worst.taken - _taken(then, found)
@@ -71,6 +74,20 @@ def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -
     enough = sorted((each for each in advice if each.peak <= limit), key=lambda each: each.saving)
     not_enough = sorted((each for each in advice if each.peak > limit), key=lambda each: -each.saving)
     return sorted([*enough, *not_enough], key=lambda each: rank[each.price])
+
+
+def _divisions(found: Estimate) -> list[Advice]:
+    """Try every strategy that divides the model, with its parts on the device or in the CPU's memory."""
+    if found.world == 1 or found.raw.sizes.refusal:
+        return []
+    advice, layout = [], found.layout
+    for each in every_layout(layout.nodes, layout.per_node):
+        for offload in (False, True) if each.strategy != WHOLE and found.device != "cpu" else (False,):
+            option = attrs.evolve(each, offload=offload)
+            saving = found.measured.worst.taken - found.under(option).worst.taken
+            if option.strategy != WHOLE and saving > WORTHWHILE * found.measured.worst.peak:
+                advice.append(Advice(option.option, saving, found.peak - saving, SLOWER))
+    return advice
 
 
 def _taken(then: Estimate, found: Estimate) -> int:
@@ -103,7 +120,7 @@ def _changes(values: Mapping[str, Any], found: Estimate) -> Iterator[tuple[str, 
     micro = trainer.get("micro_batch_size") or found.subject.share(found.workload.batch_size)
     sizes = dict.fromkeys((max(1, micro // 4), 1)) if worst in ("update", "scoring") and micro > 1 else ()
     yield from ((f"trainer.micro_batch_size={size}", FREE) for size in sizes)
-    at_once = found.measured.draws.at_once.get(worst, 1)
+    at_once = found.raw.draws.at_once.get(worst, 1)
     if at_once > 1:
         yield f"{SAMPLES[worst]}={max(1, at_once // 4)}", SLOWER
     if found.measured.held[TRUNK]:

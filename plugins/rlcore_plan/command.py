@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
 from rlcore.safe_text import write
+
+DEVICES = (
+    "devices of each machine and the memory of each, such as 8x80GB; prints the memory of every strategy (run.shard), "
+    "and the traffic and time of a round"
+)
+RATES = (
+    ("--peak-flops", "FLOPS", "operations of a device in a second, dense in bfloat16 (default: 989T, an H100)"),
+    ("--utilisation", "SHARE", "share of them that matrix products reach (default: 0.4)"),
+    ("--memory-bandwidth", "BYTES", "bytes of a device's memory in a second (default: 3.35TB)"),
+    ("--intra-bandwidth", "BYTES", "bytes a device sends within its machine in a second (default: 350GB)"),
+    ("--inter-bandwidth", "BYTES", "bytes a device sends to other machines in a second (default: 45GB)"),
+    ("--overlap", "SHARE", "share of an exchange that computation hides where both go on (default: 0.5)"),
+)
+"""Options that describe the hardware: option, unit, help."""
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
@@ -20,10 +34,14 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="key=value", help="an option by its path, such as gen.batch_size=8"
     )
-    parser.add_argument("--world", type=_count, default=1, metavar="N", help="number of processes, one per device")
+    parser.add_argument("--world", type=_count, metavar="N", help="number of processes, one per device")
     parser.add_argument(
         "--device-memory", metavar="SIZE", help="such as 24GB; if omitted, the memory of this machine's device"
     )
+    parser.add_argument("--nodes", type=_count, metavar="N", help="number of machines; needs --devices")
+    parser.add_argument("--devices", metavar="NxSIZE", help=DEVICES)
+    for option, metavar, text in RATES:
+        parser.add_argument(option, metavar=metavar, help=text)
     parser.add_argument("--json", action="store_true", help="print JSON, sizes in bytes, with a schema number")
     return _plan
 
@@ -33,27 +51,35 @@ def _plan(arguments: argparse.Namespace) -> int:
     import sys
 
     from rlcore.config import load_yaml, merge, parse_overrides
-    from rlcore_plan.sizes import parse_size
+    from rlcore_plan.devices import read_devices, read_rates
 
-    given = None if arguments.device_memory is None else parse_size(arguments.device_memory)
+    devices, rates = read_devices(arguments), read_rates(arguments)
     values = merge(load_yaml(arguments.file), parse_overrides(arguments.overrides))
     where = f"{arguments.file} + command line" if arguments.overrides else str(arguments.file)
     from rlcore_plan.advice import advise
+    from rlcore_plan.cluster import cluster_as_json, plan_cluster
+    from rlcore_plan.cluster_report import write_cluster
     from rlcore_plan.estimate import device_memory, estimate
     from rlcore_plan.heap import Heap
     from rlcore_plan.report import report_as_json, write_report
 
     gc.freeze()  # each estimate collects garbage; imported modules need not be searched
-    heap = Heap()
+    heap = Heap() if devices.kind is None else None
     with redirect_stdout(sys.stderr):  # output of a model's or a user's module
-        found = estimate(values, where, world=arguments.world, heap=heap)
-        limit, limit_from = device_memory(found.device) if given is None else (given, "given (--device-memory)")
-        with heap.closed():  # the holes are measurable only in a process that has freed little
+        found = estimate(
+            values, where, world=devices.world, nodes=devices.nodes, heap=heap, device=devices.kind
+        )  # fmt: skip
+        limit, limit_from = devices.limit or device_memory(found.device)
+        with heap.closed() if heap is not None else nullcontext():  # measurable only if little has been freed
             advice = advise(values, where, found, limit) if found.peak > limit else []
+        cluster = plan_cluster(found, limit, rates) if devices.kind else None
     if arguments.json:
-        print(report_as_json(found, limit, advice))
+        further = {} if cluster is None else {"cluster": cluster_as_json(cluster)}
+        print(report_as_json(found, limit, advice, further))
     else:
         write(write_report(found, limit, limit_from, advice))
+        if cluster is not None:
+            write("\n" + write_cluster(cluster))
     return 0
 
 

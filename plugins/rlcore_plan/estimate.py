@@ -19,9 +19,11 @@ from rlcore.settings import TrainConfig
 from rlcore_plan.draws import is_drawn_alike
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Heap
-from rlcore_plan.phases import Measured, measure
+from rlcore_plan.layout import WHOLE, Layout, layout_of
+from rlcore_plan.phases import Measured, Raw, measure
 from rlcore_plan.planned_run import PlannedRun, build_subject, read_inputs
 from rlcore_plan.rehearsals import measure_rehearsal
+from rlcore_plan.strategies import arrange
 from rlcore_plan.workload import Workload
 
 KERNELS = 46_000_000
@@ -36,20 +38,31 @@ class Estimate:
     """The memory that a run takes of one device.
 
     Attributes:
-        measured: the memory of its tensors, phase by phase.
+        raw: the memory of a process that holds the whole model.
+        layout: the devices, and the strategy that divides the model among them.
+        measured: the memory of the tensors of a rank, phase by phase.
         baseline: bytes of the process without a model; 0 on an accelerator, since they are in host memory.
         device: the kind of device that kernels were chosen for, `cpu` or `cuda`.
-        world: number of processes.
         subject: the planned run, reused by estimates with other options.
         mode: the dispatch mode of its fake tensors.
     """
 
+    raw: Raw
+    layout: Layout
     measured: Measured
     baseline: int
     device: str
-    world: int
     subject: PlannedRun
     mode: FakeTensors
+
+    @property
+    def world(self) -> int:
+        """Return the number of processes."""
+        return self.layout.world
+
+    def under(self, layout: Layout) -> Measured:
+        """Return the memory of a rank under another strategy on the same devices."""
+        return arrange(self.raw, layout, is_cpu=self.device == "cpu")
 
     @property
     def workload(self) -> Workload:
@@ -78,8 +91,10 @@ def estimate(
     where: str,
     *,
     world: int = 1,
+    nodes: int = 1,
     known: Estimate | None = None,
     heap: Heap | None = None,
+    device: str | None = None,
 ) -> Estimate:
     """Estimate the memory of a run without reading or allocating weights.
 
@@ -87,10 +102,12 @@ def estimate(
         values: a configuration as read from YAML; `model.path` may also be an object of `transformers`.
         where: name of the configuration, for errors.
         world: number of processes of the run, each with its own device.
+        nodes: number of machines, which have equally many of the devices.
         known: the estimate of a configuration with the same prompts, samples and lengths; its unchanged parts are
             reused.
         heap: measures the bytes that malloc keeps of freed tensors, in a process that has freed little before; without
             it they are not counted.
+        device: kind of the devices, such as `cuda`; if omitted, that of this machine. Kernels are this machine's.
 
     Raises:
         RLCoreError: the configuration cannot be used, or does not bound the lengths of the data.
@@ -100,10 +117,13 @@ def estimate(
         raise ConfigError(f"{where}: trainer.name = {settings.trainer['name']!r}: must be the name of a trainer")
     baseline = _resident_bytes()
     with configured(settings.plugins.disable, settings.plugins.only), torch.random.fork_rng(devices=[]):
-        measured, subject, mode = _measured(settings, where, world, known, heap)
-    device = subject.ranks.device.type
-    own = baseline + KERNELS if device == "cpu" else 0
-    return Estimate(measured, own, device, world, subject, mode)
+        layout = layout_of(settings.run, nodes, world // nodes)
+        raw, subject, mode = _measured(settings, where, world, known, heap)
+    if layout.strategy != WHOLE and raw.sizes.refusal:
+        raise ModelError(f"run.shard = '{layout.strategy}': the model cannot be divided: {raw.sizes.refusal}")
+    kind = device or subject.ranks.device.type
+    own = baseline + KERNELS if kind == "cpu" else 0
+    return Estimate(raw, layout, arrange(raw, layout, is_cpu=kind == "cpu"), own, kind, subject, mode)
 
 
 def _resident_bytes() -> int:
@@ -116,14 +136,14 @@ def _resident_bytes() -> int:
 
 def _measured(
     settings: TrainConfig, where: str, world: int, known: Estimate | None, heap: Heap | None
-) -> tuple[Measured, PlannedRun, FakeTensors]:
+) -> tuple[Raw, PlannedRun, FakeTensors]:
     try:
         with fake_tensors(known.mode if known else _fake_tensors_with(heap)) as mode, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # kernels warn about the layout of fake tensors
             subject = build_subject(settings, read_inputs(settings), where, world, known.subject if known else None)
             if subject.rehearsal is not None:
                 return measure_rehearsal(subject, subject.rehearsal, mode.live), subject, mode
-            draws = known.measured.draws if known and is_drawn_alike(subject, known.subject) else None
+            draws = known.raw.draws if known and is_drawn_alike(subject, known.subject) else None
             return measure(subject, mode.live, draws), subject, mode
     except RLCoreError:
         raise

@@ -125,7 +125,7 @@ def find_lengths(
         length = data.max_sample_tokens or max_length
         notes.append(_note("samples", length, "data.max_sample_tokens", given=bool(data.max_sample_tokens)))
         one = Sample(tokens=(0,) * length, action_mask=(False,) + (True,) * (length - 1))
-        samples = [one] * workload.group
+        samples = [one] * max(workload.batch_size, workload.group)
     evaluated = max((len(prompt.tokens) for prompt in held_out or ()), default=longest)
     num_eval = (
         len(held_out or ()) if inputs.eval_prompts is not None else min(len(prompts or ()), settings.eval.num_prompts)

@@ -14,6 +14,7 @@ from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_plan.batches import learned, pieces, rollouts
 from rlcore_plan.draws import Draws, draw
 from rlcore_plan.live import LiveBytes, held, parameters_of
+from rlcore_plan.model_sizes import ModelSizes, find_blocks, low_weights, sizes_of
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.reward_models import scoring_pass
 
@@ -22,6 +23,7 @@ MANY = 10**6
 TOKEN_BYTES = 8 + 1 + 1 + 7 * 4
 """Bytes of a rollout per token: int64 id, two bool masks, and seven float32 columns such as log-probs and rewards."""
 
+ACTIVATIONS, OTHERS = "activations kept for the backward pass", "the rest, such as logits"
 TRUNK = "cached outputs of the frozen layers"
 """Name of the line whose size `model.trunk_cache_gb` bounds."""
 
@@ -49,18 +51,60 @@ class Phase:
 
 
 @attrs.frozen
+class UpdateBytes:
+    """The memory of one optimizer step of a process with the whole model, beyond the bytes held throughout.
+
+    Attributes:
+        kept: bytes that one forward pass keeps for the backward pass.
+        most: largest number of bytes during the passes, gradients included.
+        gradients: bytes of the gradients.
+        step: largest number of bytes during the optimizer's step, gradients included.
+        moments: bytes of the optimizer's state.
+        holes: bytes that malloc keeps of freed tensors.
+    """
+
+    kept: int
+    most: int
+    gradients: int
+    step: int = 0
+    moments: int = 0
+    holes: int = 0
+
+    @property
+    def top(self) -> int:
+        """Return the largest number of bytes during the passes without gradients."""
+        return self.most - self.present
+
+    @property
+    def present(self) -> int:
+        """Return the bytes of the gradients at the peak: activations are freed while gradients are allocated."""
+        return min(self.gradients, self.most - self.kept)
+
+    def parts(self) -> dict[str, int]:
+        """Return the bytes at the peak of the passes or of the step, by purpose."""
+        parts = {"gradients": self.gradients}
+        if self.most > self.step:
+            parts = {"gradients" if self.present == self.gradients else "gradients by then": self.present}
+            parts[ACTIVATIONS] = self.kept
+        parts[OTHERS] = max(self.most, self.step) - sum(parts.values())
+        return parts
+
+
+@attrs.frozen
 class Measured:
-    """The memory of one training step, in bytes.
+    """The memory of one training step of a rank, in bytes.
 
     Attributes:
         held: bytes held throughout, by purpose.
         phases: the phases in the order in which they run.
         draws: the memory of sampling, reused for a run with the same sampling options.
+        host: bytes of the CPU's memory that `run.offload` takes.
     """
 
     held: dict[str, int]
     phases: tuple[Phase, ...]
     draws: Draws
+    host: int = 0
 
     @property
     def worst(self) -> Phase:
@@ -68,7 +112,47 @@ class Measured:
         return max(self.phases, key=lambda phase: phase.taken)
 
 
-def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) -> Measured:
+@attrs.frozen
+class Raw:
+    """The memory of one training step of a process that holds the whole model, in bytes.
+
+    Attributes:
+        sizes: the model's weights.
+        reference: bytes of a reference.
+        rewards: bytes of reward models.
+        rollouts: bytes of the rollouts of a round.
+        trunk: bytes of cached outputs of frozen layers.
+        draws: the memory of sampling.
+        judging: name, bytes and holes of a pass of each reward model.
+        scoring: name, bytes and holes of the passes without gradients.
+        update: the memory of an optimizer step.
+        low: that of its passes if the linear layers of blocks have weights of 16 bits; None if they compute in 32.
+        num_micro: micro-batches of an optimizer step.
+        recomputes: whether activations are computed again in the backward pass.
+        beside: bytes of frozen modules beside the policy's that are no reference.
+    """
+
+    sizes: ModelSizes
+    reference: int
+    rewards: int
+    rollouts: int
+    trunk: int
+    draws: Draws
+    judging: tuple[tuple[str, int, int], ...]
+    scoring: tuple[tuple[str, int, int], ...]
+    update: UpdateBytes
+    low: UpdateBytes | None
+    num_micro: int
+    recomputes: bool
+    beside: int = 0
+
+    @property
+    def moments(self) -> int:
+        """Return the bytes of the optimizer's state."""
+        return self.update.moments
+
+
+def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) -> Raw:
     """Run one training step on fake tensors; called inside `fake_tensors`.
 
     Args:
@@ -76,40 +160,34 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
         live: counts the bytes of its tensors.
         draws: the memory of sampling if an earlier estimate measured it.
     """
-    policy = subject.policy
+    policy, settings = subject.policy, subject.settings
     weights = parameters_of(policy.module)
-    trained = [p for p in policy.module.parameters() if p.requires_grad]
     reference = getattr(policy, "reference", None)
     beside = parameters_of(reference) if isinstance(reference, torch.nn.Module) else []
-    longest = subject.lengths.prompt + subject.settings.gen.max_new_tokens
+    longest = subject.lengths.prompt + settings.gen.max_new_tokens
     named = subject.optimizers.get(subject.optimizer)
+    num_judged = subject.share(subject.workload.num_sampled)
+    is_low = subject.ranks.mixed_precision == "bf16"
     with no_garbage():
         updater = Updater(policy, subject.optimizer, subject.ranks, total_updates=MANY, optimization=named)
         draws = draws or draw(subject, live)
-        judging = [
-            (reward.name, *scoring_pass(reward, live, num=subject.share(subject.workload.num_sampled), length=longest))
-            for reward in subject.rewards
-        ]
-        scoring = _scoring(subject, live)
-        parts_of_update, moments, holes = update(live, updater, _passes(subject, live, updater))
-        parts = {
-            "parameters that train": held(*trained),
-            "parameters that are frozen": held(*weights) - held(*trained),
-            "reference": held(*weights, *beside) - held(*weights),
-            "reward models": held(*(p for each in subject.rewards for p in parameters_of(each.scorer.module))),
-            "optimizer": moments,
-            "gradients exchanged between processes": held(*trained) if subject.world > 1 else 0,
-            "rollouts": subject.workload.num_held * longest * TOKEN_BYTES,
-            TRUNK: _trunk_cache(subject, live),
-        }
-    earlier = sum(parts.values())
-    parts["buffers kept by sampling"] = draws.kept
-    throughout = earlier + draws.kept  # allocated before the first update, but not before the first sampling
-    phases = [Phase(each.name, each.parts, earlier + each.peak, each.holes) for each in draws.phases]
-    phases += [Phase(f"reward {name}", {"one pass": size}, throughout + size, kept) for name, size, kept in judging]
-    phases += [Phase("scoring", {"one pass": size}, throughout + size, kept) for size, kept in scoring]
-    phases.append(Phase("update", parts_of_update, throughout + sum(parts_of_update.values()), holes))
-    return Measured(parts, tuple(phases), draws)
+        judging = tuple(
+            (f"reward {each.name}", *scoring_pass(each, live, num=num_judged, length=longest))
+            for each in subject.rewards
+        )
+        scoring = tuple(("scoring", *each) for each in _scoring(subject, live))
+        micro, largest = _micro_batches(subject)
+        found = update(live, updater, _passes(subject, live, updater, largest, min(micro, 2)))
+        low = _low_passes(subject, live, largest) if is_low and subject.world > 1 else None
+        trunk = _trunk_cache(subject, live)
+    return Raw(
+        sizes=sizes_of(policy, low=is_low),
+        reference=held(*weights, *beside) - held(*weights),
+        rewards=held(*(p for each in subject.rewards for p in parameters_of(each.scorer.module))),
+        rollouts=subject.workload.num_held * longest * TOKEN_BYTES,
+        trunk=trunk, draws=draws, judging=judging, scoring=scoring, update=found, low=low, num_micro=micro,
+        recomputes=bool(settings.model.get("gradient_checkpointing")),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -125,7 +203,7 @@ def no_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def update(live: LiveBytes, updater: Updater, passes: Callable[[], int]) -> tuple[dict[str, int], int, int]:
+def update(live: LiveBytes, updater: Updater, passes: Callable[[], int]) -> UpdateBytes:
     """Run one optimizer step.
 
     Args:
@@ -133,11 +211,6 @@ def update(live: LiveBytes, updater: Updater, passes: Callable[[], int]) -> tupl
         updater: the optimizer.
         passes: runs the forward and backward passes of at most two micro-batches; returns the bytes that one forward
             pass keeps.
-
-    Returns:
-        parts: bytes at the peak, by purpose.
-        moments: bytes of the optimizer's state.
-        holes: bytes that malloc keeps of freed tensors.
     """
     before = live.restart()
     kept = passes()
@@ -147,28 +220,27 @@ def update(live: LiveBytes, updater: Updater, passes: Callable[[], int]) -> tupl
     updater.step()
     moments = live.now - before
     step = live.peak - before - moments
-    parts = {"gradients": gradients}
-    if most > step:
-        # Activations are freed while gradients are allocated, so not all may exist at the peak.
-        present = min(gradients, most - kept)
-        parts = {"gradients" if present == gradients else "gradients by then": present}
-        parts["activations kept for the backward pass"] = kept
-    parts["the rest, such as logits"] = max(most, step) - sum(parts.values())
     if live.heap is not None and live.heap.is_open:  # a second step, in the heap that the first has fragmented
         live.restart()
         passes()
         updater.step()
-    return parts, moments, live.holes
+    return UpdateBytes(kept, most, gradients, step, moments, live.holes)
 
 
-def _passes(subject: PlannedRun, live: LiveBytes, updater: Updater) -> Callable[[], int]:
-    """Return a function that runs the passes of the largest micro-batch, twice if the batch has more than one."""
+def _micro_batches(subject: PlannedRun) -> tuple[int, Trajectories]:
+    """Return the number of micro-batches of an optimizer step, and the largest."""
     micro = pieces(subject, learned(subject), subject.workload.micro_batch_size)
-    largest = max(micro, key=lambda piece: (int(piece.mask.sum()), piece.tokens.numel()))
+    return len(micro), max(micro, key=lambda piece: (int(piece.mask.sum()), piece.tokens.numel()))
+
+
+def _passes(
+    subject: PlannedRun, live: LiveBytes, updater: Updater, largest: Trajectories, count: int
+) -> Callable[[], int]:
+    """Return a function that runs the passes of the largest micro-batch `count` times."""
 
     def passes() -> int:
         kept = 0
-        for batch in [largest] * min(len(micro), 2):
+        for batch in [largest] * count:
             began = live.now
             outputs = _outputs(subject, batch)
             kept = live.now - began
@@ -177,6 +249,35 @@ def _passes(subject: PlannedRun, live: LiveBytes, updater: Updater) -> Callable[
         return kept
 
     return passes
+
+
+def _low_passes(subject: PlannedRun, live: LiveBytes, largest: Trajectories) -> UpdateBytes | None:
+    """Run the passes of a micro-batch with the weights that `fsdp` gathers in 16 bits; None if there are none."""
+    policy = subject.policy
+    found = {id(each): each for block in find_blocks(policy) for each in low_weights(block)}
+    places = [
+        (part, name, weight)
+        for part in policy.module.modules()
+        for name, weight in part.named_parameters(recurse=False)
+        if id(weight) in found
+    ]
+    if not places:
+        return None
+    try:
+        for part, name, weight in places:
+            setattr(part, name, torch.nn.Parameter(weight.detach().bfloat16(), requires_grad=weight.requires_grad))
+        before = live.restart()
+        outputs = _outputs(subject, largest)
+        kept = live.now - before
+        torch.autograd.backward(_loss(outputs))
+        del outputs
+        most = live.peak - before
+        gradients = held(*(each.grad for each in policy.module.parameters()))
+    finally:
+        for part, name, weight in places:
+            setattr(part, name, weight)
+        policy.module.zero_grad(set_to_none=True)
+    return UpdateBytes(kept, most, gradients)
 
 
 def _outputs(subject: PlannedRun, batch: Trajectories) -> PolicyOutputs | torch.Tensor:

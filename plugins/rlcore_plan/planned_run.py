@@ -139,7 +139,8 @@ def build_subject(
 def _is_policy_of(known: PlannedRun, settings: TrainConfig, workload: Workload) -> bool:
     """Return whether a configuration builds the same policy as the known run."""
     ours, theirs = ((each.value_head, each.reference, each.heads, each.dropout) for each in (workload, known.workload))
-    return (ours, settings.model, settings.run) == (theirs, known.settings.model, known.settings.run)
+    precisions = (settings.run.mixed_precision, known.settings.run.mixed_precision)
+    return (ours, settings.model) == (theirs, known.settings.model) and precisions[0] == precisions[1]
 
 
 def _described(model: Any, revision: Any, is_text: bool) -> Any:

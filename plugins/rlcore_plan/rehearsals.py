@@ -7,12 +7,13 @@ from collections.abc import Callable
 from rlcore.training import Updater
 from rlcore_plan.draws import Draw, Draws
 from rlcore_plan.live import LiveBytes, held, parameters_of
-from rlcore_plan.phases import MANY, TRUNK, Measured, Phase, no_garbage, update
+from rlcore_plan.model_sizes import sizes_of
+from rlcore_plan.phases import MANY, Raw, no_garbage, update
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.workload import Rehearsal
 
 
-def measure_rehearsal(subject: PlannedRun, rehearsal: Rehearsal, live: LiveBytes) -> Measured:
+def measure_rehearsal(subject: PlannedRun, rehearsal: Rehearsal, live: LiveBytes) -> Raw:
     """Run the parts of one training step on fake tensors; called inside `fake_tensors`.
 
     Args:
@@ -22,24 +23,19 @@ def measure_rehearsal(subject: PlannedRun, rehearsal: Rehearsal, live: LiveBytes
     """
     module = subject.policy.module
     weights = [each for part in (module, *rehearsal.frozen) for each in parameters_of(part)]
-    trained = [p for p in module.parameters() if p.requires_grad]
     named = subject.optimizers.get(subject.optimizer)
     with no_garbage():
         updater = Updater(subject.policy, subject.optimizer, subject.ranks, total_updates=MANY, optimization=named)
         draws = tuple(_draw(name, run, rehearsal.sampled_at_once, live) for name, run in rehearsal.sampling.items())
-        parts_of_update, moments, holes = update(live, updater, _passes(rehearsal, live, updater))
-    parts = {
-        "parameters that train": held(*trained),
-        "parameters that are frozen": held(*weights) - held(*trained),
-        "optimizer": moments,
-        "gradients exchanged between processes": held(*trained) if subject.world > 1 else 0,
-        "rollouts": rehearsal.num_held_bytes,
-        TRUNK: 0,
-    }
-    throughout = sum(parts.values())
-    phases = [Phase(each.name, each.parts, throughout + each.peak, each.holes) for each in draws]
-    phases.append(Phase("update", parts_of_update, throughout + sum(parts_of_update.values()), holes))
-    return Measured(parts, tuple(phases), Draws(draws, 0))
+        found = update(live, updater, _passes(rehearsal, live, updater))
+    return Raw(
+        sizes=sizes_of(subject.policy, low=subject.ranks.mixed_precision == "bf16"),
+        reference=0,
+        rewards=0, rollouts=rehearsal.num_held_bytes, trunk=0, draws=Draws(draws, 0), judging=(), scoring=(),
+        update=found, low=None, num_micro=rehearsal.num_passes,
+        recomputes=bool(subject.settings.model.get("gradient_checkpointing")),
+        beside=held(*weights) - held(*parameters_of(module)),
+    )  # fmt: skip
 
 
 def _draw(name: str, run: Callable[[], None], size: int, live: LiveBytes) -> Draw:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlcore_plan.advice import Advice
 from rlcore_plan.estimate import Estimate
+from rlcore_plan.layout import WHOLE
 from rlcore_plan.sizes import write_size
 
 SCHEMA = 1
@@ -18,7 +20,9 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
     """Return a text of the estimate, whether the run fits, and the changes that save memory if it does not."""
     measured, worst = found.measured, found.measured.worst
     lines = [
-        f"memory of each of {found.world} devices ({found.device})" if found.world > 1 else f"memory ({found.device})"
+        f"memory of each of {found.world} devices ({found.device}), {found.layout.option}"
+        if found.world > 1 or found.layout.strategy != WHOLE
+        else f"memory ({found.device})"
     ]
     lines += ["", "held throughout"]
     if found.baseline:
@@ -31,6 +35,8 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
         ]
         parts = phase.parts | {"freed tensors that malloc keeps (measured here)": phase.holes}
         lines += [_line(name, size) for name, size in parts.items() if size]
+    if measured.host:
+        lines += ["", _line("in the CPU's memory of each process (run.offload)", measured.host)]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else [""]
     fits = found.peak <= limit
     lines.append(
@@ -60,14 +66,17 @@ def _line(name: str, size: int) -> str:
     return f"  {name:<52}{write_size(size):>10}"
 
 
-def report_as_json(found: Estimate, limit: int, advice: Sequence[Advice]) -> str:
-    """Return the report as JSON, sizes in bytes."""
+def report_as_json(
+    found: Estimate, limit: int, advice: Sequence[Advice], further: Mapping[str, Any] | None = None
+) -> str:
+    """Return the report as JSON, sizes in bytes, with further keys."""
     measured = found.measured
     return json.dumps(
         {
             "schema": SCHEMA,
             "device": found.device,
             "world": found.world,
+            "strategy": found.layout.strategy,
             "baseline": found.baseline,
             "held": measured.held,
             "phases": [
@@ -86,6 +95,7 @@ def report_as_json(found: Estimate, limit: int, advice: Sequence[Advice]) -> str
             "fits": found.peak <= limit,
             "notes": list(found.notes),
             "advice": [{"change": a.change, "saving": a.saving, "peak": a.peak, "price": a.price} for a in advice],
+            **(further or {}),
         },
         indent=2,
     )

@@ -142,15 +142,21 @@ def test_fake_tensors_take_nothing_and_integers_stay_real() -> None:
     assert (picked.shape, largest) == ((2, 10**6), 0)
 
 
-def test_two_devices_divide_the_sequences_and_each_holds_gradients_twice(
+def test_two_devices_divide_the_sequences_and_each_holds_its_gradients_once(
     plain: Measured, folders: dict[str, Path]
 ) -> None:
-    one, two = plain, estimate(ppo(folders["gpt"]), "test", world=2).measured
-    trained = one.held["parameters that train"]
-    assert two.held["gradients exchanged between processes"] == trained
-    kept = [next(p for p in each.phases if p.name == "update").parts for each in (one, two)]
+    two = estimate(ppo(folders["gpt"]), "test", world=2).measured
+    assert two.held["gradients in the buffers of their exchange"] == two.held["parameters that train"]
+    kept = [next(p for p in each.phases if p.name == "update").parts for each in (plain, two)]
+    assert kept[1].get("gradients", 0) == 0  # they lie in these buffers
     name = "activations kept for the backward pass"
     assert kept[1].get(name, 0) == pytest.approx(kept[0][name] / 2, rel=0.1)
+
+
+def test_gradients_of_earlier_micro_batches_are_beside_the_buffers_of_their_exchange(folders: dict[str, Path]) -> None:
+    found = estimate(imitation(folders["llama"], "sft", micro_batch_size=4), "test", world=2).measured
+    update = next(p for p in found.phases if p.name == "update").parts
+    assert update["gradients"] == found.held["gradients in the buffers of their exchange"] > 0
 
 
 def test_planning_a_few_tiles_of_logits_gives_the_peak_of_all_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

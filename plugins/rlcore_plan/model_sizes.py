@@ -1,0 +1,180 @@
+"""The bytes and the multiplications of a model's weights, in the groups in which processes gather them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from rlcore.errors import ModelError, RLCoreError
+from rlcore.protocols import Divisible
+
+FLOAT32 = 4
+CAST, CAST_BY_NAME = (nn.Linear, nn.Conv1d, nn.Conv2d), "Conv1D"
+"""Layers whose weights `fsdp` gathers in 16 bits with run.mixed_precision=bf16; the last is GPT-2's of transformers."""
+
+
+@attrs.frozen
+class Weight:
+    """One parameter.
+
+    Attributes:
+        rows: size of its first dimension, by which `fsdp` divides it.
+        numel: number of elements.
+        itemsize: bytes of an element.
+        trains: whether it has a gradient.
+        gathered: bytes of an element where `fsdp` gathers it.
+    """
+
+    rows: int
+    numel: int
+    itemsize: int
+    trains: bool
+    gathered: int
+
+    @property
+    def size(self) -> int:
+        """Return its bytes."""
+        return self.numel * self.itemsize
+
+    def share(self, devices: int) -> int:
+        """Return the bytes of the largest part of `devices`: rows rounded up."""
+        return -(-self.rows // devices) * (self.size // self.rows) if self.rows else 0
+
+
+@attrs.frozen
+class Group:
+    """Parameters that are gathered together.
+
+    Attributes:
+        whole: bytes when gathered.
+        gradients: bytes of the whole gradients.
+        reduced: bytes of the whole gradients where they are reduced, in 32 bits.
+    """
+
+    whole: int
+    gradients: int
+    reduced: int
+
+    @classmethod
+    def of(cls, weights: Iterable[Weight]) -> Group:
+        """Return the group of these weights."""
+        every = list(weights)
+        trained = [each for each in every if each.trains]
+        return cls(
+            sum(each.numel * each.gathered for each in every),
+            sum(each.numel * each.gathered for each in trained),
+            sum(each.numel * FLOAT32 for each in trained),
+        )
+
+
+@attrs.frozen
+class ModelSizes:
+    """The weights of a run's model.
+
+    Attributes:
+        weights: the parameters of the policy's module.
+        reference: the parameters beside it, such as those of a reference.
+        buffers: bytes of what is no parameter.
+        blocks: the groups that are gathered one after another, in the order in which they run.
+        rest: the parameters outside the blocks, such as embeddings and heads.
+        early: bytes of the gradients of `rest` that exist before those of the blocks.
+        refusal: why the model cannot be divided; empty if it can.
+    """
+
+    weights: tuple[Weight, ...]
+    reference: tuple[Weight, ...]
+    buffers: int
+    blocks: tuple[Group, ...]
+    rest: Group
+    early: int
+    refusal: str
+
+    @property
+    def whole(self) -> int:
+        """Return the bytes of the weights."""
+        return sum(each.size for each in self.weights)
+
+    @property
+    def trained(self) -> int:
+        """Return the bytes of the weights that train."""
+        return sum(each.size for each in self.weights if each.trains)
+
+    @property
+    def largest(self) -> int:
+        """Return the bytes of the largest tensor."""
+        return max((each.size for each in (*self.weights, *self.reference)), default=0)
+
+
+def sizes_of(policy: Any, *, low: bool) -> ModelSizes:
+    """Return the sizes of a policy's weights.
+
+    Args:
+        policy: the policy, whose weights may be fake tensors.
+        low: whether passes with gradients compute in bfloat16.
+    """
+    module, refusal = policy.module, ""
+    blocks: Sequence[nn.Module] = ()
+    try:
+        blocks = _blocks(policy)
+    except RLCoreError as error:
+        refusal = str(error)
+    linear = {id(each) for block in blocks for each in low_weights(block)} if low else set()
+    inside: set[int] = set()
+    groups = []
+    for block in blocks:
+        own = [each for each in block.parameters() if id(each) not in inside]
+        inside |= {id(each) for each in own}
+        if own:
+            groups.append(Group.of(_weight(each, linear) for each in own))
+    outside = [each for each in module.parameters() if id(each) not in inside]
+    late = {id(each) for part in module.modules() if isinstance(part, nn.Embedding) for each in part.parameters()}
+    heads = [_weight(each, linear) for each in outside if id(each) not in late]
+    frozen = policy.frozen_parameters().values() if isinstance(policy, Divisible) else ()
+    return ModelSizes(
+        tuple(_weight(each, linear) for each in module.parameters()),
+        tuple(_weight(each, set()) for each in frozen),
+        sum(each.numel() * each.itemsize for each in module.buffers()),
+        tuple(groups), Group.of(_weight(each, linear) for each in outside), Group.of(heads).gradients, refusal,
+    )  # fmt: skip
+
+
+def low_weights(block: nn.Module) -> list[Tensor]:
+    """List the weights of a block that are gathered in 16 bits: of linear layers, if everything else is a norm."""
+    owners = [part for part in block.modules() if next(part.parameters(recurse=False), None) is not None]
+    linear = [part for part in owners if isinstance(part, CAST) or type(part).__name__ == CAST_BY_NAME]
+    others = [part for part in owners if part not in linear]
+    if not all("norm" in type(part).__name__.lower() for part in others):
+        return []
+    return [each for part in linear for each in part.parameters(recurse=False) if each.is_floating_point()]
+
+
+def find_blocks(policy: Any) -> Sequence[nn.Module]:
+    """Return the blocks of a policy, or nothing if it cannot be divided."""
+    try:
+        return _blocks(policy)
+    except RLCoreError:
+        return ()
+
+
+def _blocks(policy: Any) -> Sequence[nn.Module]:
+    """Return the blocks of a policy that can be divided.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    module: nn.Module = policy.module
+    if not isinstance(policy, Divisible):
+        raise ModelError(f"{type(policy).__name__} does not implement rlcore.protocols.Divisible")
+    policy.check_divisible("fsdp")
+    blocks: Sequence[nn.Module] = policy.blocks(module)
+    return blocks
+
+
+def _weight(parameter: Tensor, low: set[int]) -> Weight:
+    rows = parameter.shape[0] if parameter.dim() else 1
+    gathered = torch.bfloat16.itemsize if id(parameter) in low else parameter.itemsize
+    return Weight(rows, parameter.numel(), parameter.itemsize, parameter.requires_grad, gathered)
