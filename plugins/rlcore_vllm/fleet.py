@@ -19,8 +19,9 @@ from rlcore.protocols import Policy
 from rlcore_vllm.client import VLLMServer
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import EngineError, ServerUnavailable
-from rlcore_vllm.own_server import OwnServer, free_port
-from rlcore_vllm.weights import FILE, check_policy, is_float32, write_adapter, write_base, write_folder, write_weights
+from rlcore_vllm.launch import free_port, make_own_server
+from rlcore_vllm.own_server import OwnServer
+from rlcore_vllm.weights import FILE, check_policy, is_float32, write_adapter, write_folder, write_weights
 
 ADAPTER = "rlcore-policy"
 """Name of the adapter on a server."""
@@ -35,6 +36,7 @@ class Fleet:
         config: the options.
 
     Attributes:
+        servers: those that have the policy's present weights.
         version: name of the policy's present weights, which the servers have.
         num_loads: how often a server has loaded weights.
         is_main: whether this process starts servers and sends weights; the others wait for it.
@@ -43,6 +45,7 @@ class Fleet:
     def __init__(self, config: VLLMConfig) -> None:
         self.config, self.version, self.is_main, self.num_loads = config, "", True, 0
         self.servers: list[VLLMServer] = []
+        self._known: list[VLLMServer] = []
         self._token, self._port = secrets.token_hex(4), 0
         self._own: OwnServer | None = None
         self._policies = self._written = 0
@@ -79,12 +82,12 @@ class Fleet:
 
     def _connect(self) -> None:
         """Check servers that run already."""
-        if not self.servers:
+        if not self._known:
             servers = [self._make_server(url) for url in self.config.urls]
             for server in servers:
                 server.wait(self.config.start_timeout_s if self.is_main else POLL_S)
                 server.check()
-            self.servers = servers
+            self._known = servers
 
     def renew(self, policy: Policy) -> None:
         """Give every server the policy's present weights, if they have changed.
@@ -95,6 +98,7 @@ class Fleet:
         """
         if self._policy is None or self._policy() is not policy:
             check_policy(policy)
+            self._end_own()  # it has the architecture of another policy
             self._policies, self._policy = self._policies + 1, weakref.ref(policy)
             self.version = ""
         version = f"{self._token}-{self._policies}-{policy.version}"
@@ -110,16 +114,54 @@ class Fleet:
             with self._lock:
                 self._write(policy)
                 self.version = version
-            if not self.servers:
+            if not self._known:
                 self._begin(policy)
-            for server in self.servers:
-                self._give(server)
+            self.servers = self._give_all()
             return
         self.version = version
-        if not self.servers:
-            self.servers = [self._make_server(f"http://127.0.0.1:{self._port}")]
-        for server in self.servers:
-            self.recover(server)
+        if not self._known:
+            self._known = [self._make_server(f"http://127.0.0.1:{self._port}")]
+        self.servers = self._await_all()
+
+    def _give_all(self) -> list[VLLMServer]:
+        """Give every server the present weights, and return those that have them; wait for one if there is none.
+
+        Raises:
+            EngineError: there is none in time, or one cannot load them.
+        """
+        until, reached = time.monotonic() + self.config.start_timeout_s, list[VLLMServer]()
+        while True:
+            failures = list[ServerUnavailable]()
+            for server in self._known:
+                try:
+                    self._give(server)
+                    reached.append(server)
+                except ServerUnavailable as error:
+                    failures.append(error)
+            if reached:
+                for each in failures:
+                    log.warning("a server is left out until the weights change again", error=str(each)[:300])
+                return reached
+            if time.monotonic() > until:
+                raise EngineError(f"no server answers to load new weights: {failures[0]}") from failures[0]
+            time.sleep(POLL_S)
+
+    def _await_all(self) -> list[VLLMServer]:
+        """Wait until process 0 has given servers the present weights, and return them, without those that are gone.
+
+        Raises:
+            EngineError: there is none in time.
+        """
+        until = time.monotonic() + self.config.start_timeout_s
+        while time.monotonic() < until:
+            versions = [_version_of(server) for server in self._known]
+            if self.version in versions and set(versions) <= {self.version, None}:
+                return [server for server, version in zip(self._known, versions, strict=True) if version]
+            time.sleep(POLL_S)
+        raise EngineError(
+            f"no server has weights of version {self.version} within sampler.start_timeout_s = "
+            f"{self.config.start_timeout_s:g} seconds: {', '.join(map(str, self._known))}; see the errors of process 0"
+        )
 
     def _write(self, policy: Policy) -> None:
         place = self._place()
@@ -131,29 +173,19 @@ class Fleet:
             self._written = self._policies
         write_weights(policy, place / "model")
 
-    def _begin(self, policy: Any) -> None:
+    def _begin(self, policy: Policy) -> None:
         """Connect to running servers, or start one."""
         if not self.config.python:
             self._connect()
             return
-        config, place = self.config, self._place()
-        if config.lora == "adapter":
-            write_base(policy, place / "model")
-        dtype = config.dtype or str(next(policy.model.parameters()).dtype).removeprefix("torch.")
-        arguments = ["--dtype", dtype, *(["--max-model-len", str(policy.max_length)] if policy.max_length else [])]
-        if config.lora == "adapter":
-            rank = max((each.r for each in policy.model.peft_config.values()), default=16)
-            arguments += ["--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
         server = self._make_server(f"http://127.0.0.1:{self._port or free_port()}")
-        log.info("starting a vLLM server", url=server.url, log=str(self._log_path()))
-        self._own = OwnServer(
-            server, python=str(config.python), folder=place / "model", log_file=self._log_path(),
-            arguments=[*arguments, *config.args], env=config.env, restarts=config.restarts,
-            timeout_s=config.start_timeout_s, on_restart=lambda: self._load(server),
+        self._own = make_own_server(
+            self.config, policy, server, place=self._place(), log_file=self._log_path(),
+            on_restart=lambda: self._load(server),
         )  # fmt: skip
         self._own.start()
         server.check()
-        self.servers = [server]
+        self._known = [server]
 
     def _log_path(self) -> Path:
         return self._log_file or self._place() / "vllm.log"
@@ -172,9 +204,9 @@ class Fleet:
         """Give a server the present weights; one that dies meanwhile, and is started again, is waited for."""
         try:
             self._load(server)
-        except (ServerUnavailable, EngineError) as error:
+        except (ServerUnavailable, EngineError):
             if self._own is None or not self._own.is_dying():
-                raise error if isinstance(error, EngineError) else EngineError(str(error)) from error
+                raise
             self.recover(server)
 
     def recover(self, server: VLLMServer) -> None:
@@ -187,14 +219,11 @@ class Fleet:
         while True:
             if self._own is not None and self._own.failure is not None:
                 raise self._own.failure
-            try:
-                version = server.version()
-            except ServerUnavailable:
-                version = ""
+            version = _version_of(server)
             if version == self.version:
                 return
             if version and self.is_main and self._own is None:
-                self._give(server)
+                self._load(server)
                 return
             if time.monotonic() > until:
                 raise EngineError(
@@ -223,12 +252,15 @@ class Fleet:
         exact = is_full_precision and is_float32(policy) and all(server.is_float32 for server in self.servers)
         return 1e-3 if exact else 0.5
 
-    def close(self) -> None:
-        """End a server that was started, and delete the files of weights; a later `renew` starts anew."""
+    def _end_own(self) -> None:
         if self._own is not None:
             self._own.close()
-            self._own = None
-        self.servers, self.version, self._policy = [], "", None
+            self._own, self._known = None, []
+
+    def close(self) -> None:
+        """End a server that was started, and delete the files of weights; a later `renew` starts anew."""
+        self._end_own()
+        self.servers, self._known, self.version, self._policy = [], [], "", None
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = self._folder = None
@@ -239,6 +271,9 @@ class Fleet:
                 self._folder.rmdir()
 
 
-def _lora_rank(rank: int) -> int:
-    """Return the smallest rank that vLLM allows and that is large enough."""
-    return next((each for each in (1, 8, 16, 32, 64, 128, 256, 320, 512) if each >= rank), rank)
+def _version_of(server: VLLMServer) -> str | None:
+    """Return the version of a server's weights; None if it does not answer."""
+    try:
+        return server.version()
+    except ServerUnavailable:
+        return None

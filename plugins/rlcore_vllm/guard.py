@@ -22,7 +22,7 @@ GRACE_S = 5.0
 
 
 def main(log: str, command: list[str]) -> int:
-    """Return the exit code of the command, or 0 if it was ended."""
+    """Return the exit code of the command, or 0 if it was ended because the pipe was closed."""
     with open(log, "ab", buffering=0) as file:  # noqa: PTH123  pathlib is not needed for one file
         child = subprocess.Popen(  # noqa: S603  the command that the caller chose
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
@@ -35,7 +35,7 @@ def main(log: str, command: list[str]) -> int:
                 end(child)
                 return 0
         end(child)  # what it started may still run
-        return child.returncode
+        return child.returncode if child.returncode >= 0 else 128 - child.returncode  # as a shell reports signals
 
 
 def end(child: subprocess.Popen[bytes]) -> None:

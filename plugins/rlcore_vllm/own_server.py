@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -38,14 +37,6 @@ NOTICE_S = 3.0
 log = get_logger("vllm")
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 class OwnServer:
     """A process `vllm serve`.
 
@@ -57,6 +48,7 @@ class OwnServer:
         arguments: further arguments of `vllm serve`.
         env: further environment variables.
         restarts: most times that it is started again.
+        timeout_s: longest time until it answers.
         on_restart: called when it has been started again and answers.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,35 @@ def test_a_server_that_was_started_anew_elsewhere_is_given_the_weights_again(sta
     after = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
     assert after.action_tokens == before.action_tokens
     assert torch.equal(after["logprobs"], before["logprobs"])
+
+
+def test_a_server_that_is_gone_when_weights_change_is_left_out(stand_in: StandIn, tmp_path: Path) -> None:
+    gone, policy = StandIn(), make_policy()
+    options: dict[str, Any] = {"url": (gone.url, stand_in.url), "weights_dir": str(tmp_path), "start_timeout_s": 5.0}
+    sampler = VLLMSampler(VLLMConfig(**options))
+    sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    gone.close()
+    perturb(policy)
+    batch = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    with torch.no_grad():
+        own = policy.score(batch).logprobs
+    assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
+
+
+def test_a_run_waits_for_its_only_server_to_come_back(tmp_path: Path) -> None:
+    first, policy = StandIn(), make_policy()
+    sampler = VLLMSampler(VLLMConfig(url=first.url, weights_dir=str(tmp_path), start_timeout_s=20.0))
+    before = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    port = int(first.url.rpartition(":")[2])
+    first.close()
+    later = threading.Timer(0.5, lambda: servers.append(StandIn(port)))
+    servers: list[StandIn] = []
+    later.start()
+    policy.version += 1
+    after = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    later.join()
+    servers[0].close()
+    assert after.action_tokens == before.action_tokens
 
 
 def test_an_update_that_fails_is_an_error_and_is_not_finished(

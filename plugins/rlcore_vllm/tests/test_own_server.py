@@ -141,11 +141,12 @@ def test_a_server_that_was_started_again_is_checked_before_its_samples_are_used(
 
 def test_a_server_that_dies_again_and_again_ends_the_call(options: dict[str, Any], tmp_path: Path) -> None:
     sampler = VLLMSampler(VLLMConfig(weights_dir=str(tmp_path / "weights"), restarts=0, **options))
+    policy = make_policy()
     try:
-        sampler(make_policy(), ROWS, SAMPLING, row_seeds=[1, 2])
+        sampler(policy, ROWS, SAMPLING, row_seeds=[1, 2])
         os.kill(report(options)["pid"], signal.SIGKILL)
         with pytest.raises(EngineError, match=r"sampler.restarts is used up: .*the stand-in is ready"):
-            sampler(make_policy(), ROWS, SAMPLING, row_seeds=[1, 2])
+            sampler(policy, ROWS, SAMPLING, row_seeds=[1, 2])
     finally:
         sampler.close()
 
