@@ -147,16 +147,6 @@ def row_uniforms(seeds: Sequence[int], count: int) -> Tensor:
     return torch.from_numpy((hashed >> np.uint64(11)) * 2.0**-53)
 
 
-def check_seeds(seeds: Sequence[int], num_prompts: int) -> None:
-    """Check that there is one seed for each prompt.
-
-    Raises:
-        DataError: there are more or fewer.
-    """
-    if len(seeds) != num_prompts:
-        raise DataError(f"row_seeds: has {len(seeds)} seeds for {num_prompts} prompts; give one for each prompt")
-
-
 def _hash(seed: NDArray[np.uint64], position: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return _mix(seed + (position + np.uint64(1)) * _GAMMA)
 

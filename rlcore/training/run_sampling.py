@@ -51,6 +51,11 @@ class Sampling:
         """
         return torch.Generator().manual_seed(self._config.run.seed * 1009)
 
+    @property
+    def temperature(self) -> float:
+        """Return the temperature of the policy that samples and learns, for `policy.score(..., temperature=...)`."""
+        return self._config.gen.policy_temperature
+
     def row_seeds(self, count: int, *, group: int = 1) -> list[int]:
         """Draw the seed of a round, and return the seeds of this rank's `count` rows of it.
 

@@ -15,7 +15,7 @@ from rlcore.dropout import eval_mode
 from rlcore.errors import DataError
 from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler
 from rlcore.protocols.decoders import joins
-from rlcore.sampling import check_options, check_seeds, draw_seeds, row_uniforms, takes_waiting
+from rlcore.sampling import check_options, draw_seeds, row_uniforms, takes_waiting
 from rlcore.settings import DataConfig, SamplingConfig
 from rlcore.types import Prompt, Trajectories, tensor_on, to_device
 from rlcore_transformers.data.prompts import build_prompts
@@ -99,7 +99,8 @@ class DefaultSampler:
         uniforms = None
         if sampling.temperature > 0:
             seeds = draw_seeds(len(ready), generator) if row_seeds is None else row_seeds
-            check_seeds(seeds, len(ready))
+            if len(seeds) != len(ready):
+                raise DataError(f"row_seeds: has {len(seeds)} seeds for {len(ready)} prompts; give one for each prompt")
             uniforms = to_device(row_uniforms(seeds, longest), policy.device)
         names = ("logprobs",) if sampling.is_plain and logit_mask is None else ("logprobs", "sampling_logprobs")
         record = Record(len(ready), longest, policy.device, () if ready else names)
