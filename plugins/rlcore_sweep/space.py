@@ -49,6 +49,7 @@ LOGARITHMIC = ("loguniform", "logint")
 MAX_GRID = 10_000
 """Values of one option in a grid."""
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
+_BEGUN = re.compile(rf"\s*(?:{'|'.join(SIGNATURES)})\s*\(")
 _DIGITS = 12
 """Significant digits of a multiple of `step`, so that 0.1 + 2 * 0.1 is 0.3."""
 
@@ -189,6 +190,8 @@ def _read(path: str, entry: Any) -> Dimension | None:
     if isinstance(entry, list):
         return _choice(path, entry)
     call = _CALL.fullmatch(entry) if isinstance(entry, str) else None
+    if call is None and isinstance(entry, str) and _BEGUN.match(entry):
+        raise ConfigError(f"{path} = {entry}: the closing parenthesis is missing")
     if call is None:
         return None
     kind, inner = call[1], call[2]

@@ -41,11 +41,11 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     rows = {row.path: row for row in describe(SweepConfig)}
     for name in OPTIONS:
         row = rows[name]
-        help_ = f"{row.meaning} ({row.type}; default: {row.default})".replace("%", "%%")
+        default = "" if row.default is None else f" (default: {row.default})"
         choices = row.type.split(" | ") if name in ("sampler", "prune", "value") else None
-        parser.add_argument(
-            _flag(name), dest=f"sweep_{name}", choices=choices, metavar=None if choices else "VALUE", help=help_
-        )
+        metavar = None if choices else (row.unit or "value").upper()
+        text = f"{row.meaning}{default}".replace("%", "%%")
+        parser.add_argument(_flag(name), dest=f"sweep_{name}", choices=choices, metavar=metavar, help=text)
     parser.add_argument("--minimize", action="store_true", help="a lower metric is better")
     parser.add_argument("--space", type=Path, metavar="SPACE.yaml", help="another file with a section `sweep`")
     parser.add_argument("--folder", type=Path, help="folder of the sweep; default: sweeps/ and the name of the file")

@@ -27,8 +27,8 @@ class SweepConfig:
     value: Literal["last", "best"] = option(
         "last", "value of the metric that counts: the last one of a run, or its best"
     )
-    trials: int = option(20, "number of trials, pruned and failed ones included", ge=1)
-    parallel: int = option(1, "trials that run at the same time", ge=1)
+    trials: int = option(20, "number of trials, pruned and failed ones included", ge=1, unit="trials")
+    parallel: int = option(1, "trials that run at the same time", ge=1, unit="trials")
     sampler: Literal["tpe", "random", "grid"] = option(
         "tpe", "how values are chosen: `tpe` learns from earlier trials, `grid` tries every combination",
         source="arXiv:2304.11127",
@@ -43,12 +43,14 @@ class SweepConfig:
     reduction: int = option(4, "pruning keeps about one of this many trials at each comparison", ge=2)
     seed: int = option(0, "seed of the sampler", ge=0, le=2**32 - 1)
     time_s: float | None = option(
-        None, "stop the sweep after this much time; the same command continues it", gt=0, unit="seconds"
+        None, "stop the sweep after this time; the same command continues it", gt=0, unit="seconds"
     )
     trial_time_s: float | None = option(
         None, "end a trial that takes longer than this, as failed", gt=0, unit="seconds"
     )
-    max_failed: int = option(3, "end the sweep once this many trials have failed and none succeeded; 0: never", ge=0)
+    max_failed: int = option(
+        3, "end the sweep once this many trials have failed and none succeeded; 0: never", ge=0, unit="trials"
+    )
     keep_best: int = option(
         0, "keep the checkpoints and models of this many best trials only; 0: of all trials", ge=0, unit="trials"
     )

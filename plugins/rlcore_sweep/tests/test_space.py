@@ -104,6 +104,7 @@ def test_one_value_is_shared_by_all_trials_and_later_words_win() -> None:
         ("int(1, 2, 5)", r"must be a whole number of steps above the lower bound$"),
         ("randint(1, 2)", r"no such distribution; int\(low, high\), whose upper bound is included"),
         ("loguniforn(1, 2)", r"no such distribution; did you mean loguniform\(low, high\)\?"),
+        ("int(1, 2", r"x = int\(1, 2: the closing parenthesis is missing"),
         ("[]", r"needs at least one value"),
         ("[1, 2, 1.0]", r"has 1.0 twice"),
         ("choice(null, null)", r"has None twice"),

@@ -153,6 +153,12 @@ def test_asha_prunes_a_trial_that_is_worse_at_the_same_step(tmp_path: Path, caps
     assert "3 trials: 2 done, 1 pruned\n" in output
 
 
+def test_a_trial_at_its_last_step_is_done_however_bad_it_is(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, "trainer.x=[2, 1]", "run.steps=1", sampler="grid", prune="asha", reduction=2)
+    assert run_sweep(sweep) == 0
+    assert [(each.state, each.value) for each in records(sweep)] == [("done", 2.0), ("done", 1.0)]
+
+
 def test_failed_trials_are_shown_with_the_reason_and_the_sweep_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
