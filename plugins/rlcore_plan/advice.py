@@ -15,7 +15,7 @@ from rlcore.errors import RLCoreError
 from rlcore.logging import LEVEL
 from rlcore_plan.estimate import Estimate, estimate
 from rlcore_plan.layout import WHOLE, every_layout
-from rlcore_plan.phases import TRUNK
+from rlcore_plan.step_memory import TRUNK
 
 SAMPLES = {"sampling": "gen.batch_size", "evaluation": "eval.batch_size"}
 """The option that bounds the number of sequences that a phase samples at once."""

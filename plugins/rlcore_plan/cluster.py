@@ -9,9 +9,9 @@ import attrs
 from rlcore_plan.estimate import Estimate
 from rlcore_plan.layout import WHOLE, Layout, every_layout
 from rlcore_plan.operations import Matrices, matrices_of
-from rlcore_plan.phases import Measured
 from rlcore_plan.rates import Rates
 from rlcore_plan.round_time import LARGEST, RoundTime, Work, larger, round_time, work_of
+from rlcore_plan.step_memory import Measured
 
 PHASES = ("start", "sampling", "update", "checkpoint")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rlcore_plan.cluster import PHASES, Cluster, growing
 from rlcore_plan.layout import Layout
-from rlcore_plan.phases import Measured
 from rlcore_plan.sizes import write_size
+from rlcore_plan.step_memory import Measured
 
 NOT_RUN = (
     "no GPU, no NCCL and no second machine has run any of this: bytes are arithmetic that was checked against runs on "

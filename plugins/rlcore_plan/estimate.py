@@ -20,9 +20,10 @@ from rlcore_plan.draws import is_drawn_alike
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Heap
 from rlcore_plan.layout import WHOLE, Layout, layout_of
-from rlcore_plan.phases import Measured, Raw, measure
+from rlcore_plan.phases import measure
 from rlcore_plan.planned_run import PlannedRun, build_subject, read_inputs
 from rlcore_plan.rehearsals import measure_rehearsal
+from rlcore_plan.step_memory import Measured, Raw
 from rlcore_plan.strategies import arrange
 from rlcore_plan.workload import Workload
 

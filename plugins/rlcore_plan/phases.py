@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import attrs
 import torch
 
 from rlcore.training import Updater
@@ -14,142 +13,15 @@ from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_plan.batches import learned, pieces, rollouts
 from rlcore_plan.draws import Draws, draw
 from rlcore_plan.live import LiveBytes, held, parameters_of
-from rlcore_plan.model_sizes import ModelSizes, find_blocks, low_weights, sizes_of
+from rlcore_plan.model_sizes import find_blocks, low_weights, sizes_of
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.reward_models import scoring_pass
+from rlcore_plan.step_memory import Raw, UpdateBytes
 
 MANY = 10**6
 """Number of updates of the learning-rate schedule; it does not affect memory."""
 TOKEN_BYTES = 8 + 1 + 1 + 7 * 4
 """Bytes of a rollout per token: int64 id, two bool masks, and seven float32 columns such as log-probs and rewards."""
-
-ACTIVATIONS, OTHERS = "activations kept for the backward pass", "the rest, such as logits"
-TRUNK = "cached outputs of the frozen layers"
-"""Name of the line whose size `model.trunk_cache_gb` bounds."""
-
-
-@attrs.frozen
-class Phase:
-    """The memory of one phase.
-
-    Attributes:
-        name: the name shown in the report.
-        parts: bytes by purpose, beyond the bytes held throughout.
-        peak: largest number of bytes of all tensors during the phase.
-        holes: further bytes that malloc keeps of freed tensors; 0 if unknown.
-    """
-
-    name: str
-    parts: dict[str, int]
-    peak: int
-    holes: int
-
-    @property
-    def taken(self) -> int:
-        """Return the peak with the bytes that malloc keeps of freed tensors."""
-        return self.peak + self.holes
-
-
-@attrs.frozen
-class UpdateBytes:
-    """The memory of one optimizer step of a process with the whole model, beyond the bytes held throughout.
-
-    Attributes:
-        kept: bytes that one forward pass keeps for the backward pass.
-        most: largest number of bytes during the passes, gradients included.
-        gradients: bytes of the gradients.
-        step: largest number of bytes during the optimizer's step, gradients included.
-        moments: bytes of the optimizer's state.
-        holes: bytes that malloc keeps of freed tensors.
-    """
-
-    kept: int
-    most: int
-    gradients: int
-    step: int = 0
-    moments: int = 0
-    holes: int = 0
-
-    @property
-    def top(self) -> int:
-        """Return the largest number of bytes during the passes without gradients."""
-        return self.most - self.present
-
-    @property
-    def present(self) -> int:
-        """Return the bytes of the gradients at the peak: activations are freed while gradients are allocated."""
-        return min(self.gradients, self.most - self.kept)
-
-    def parts(self) -> dict[str, int]:
-        """Return the bytes at the peak of the passes or of the step, by purpose."""
-        parts = {"gradients": self.gradients}
-        if self.most > self.step:
-            parts = {"gradients" if self.present == self.gradients else "gradients by then": self.present}
-            parts[ACTIVATIONS] = self.kept
-        parts[OTHERS] = max(self.most, self.step) - sum(parts.values())
-        return parts
-
-
-@attrs.frozen
-class Measured:
-    """The memory of one training step of a rank, in bytes.
-
-    Attributes:
-        held: bytes held throughout, by purpose.
-        phases: the phases in the order in which they run.
-        draws: the memory of sampling, reused for a run with the same sampling options.
-        host: bytes of the CPU's memory that `run.offload` takes.
-    """
-
-    held: dict[str, int]
-    phases: tuple[Phase, ...]
-    draws: Draws
-    host: int = 0
-
-    @property
-    def worst(self) -> Phase:
-        """Return the phase with the largest peak, holes included."""
-        return max(self.phases, key=lambda phase: phase.taken)
-
-
-@attrs.frozen
-class Raw:
-    """The memory of one training step of a process that holds the whole model, in bytes.
-
-    Attributes:
-        sizes: the model's weights.
-        reference: bytes of a reference.
-        rewards: bytes of reward models.
-        rollouts: bytes of the rollouts of a round.
-        trunk: bytes of cached outputs of frozen layers.
-        draws: the memory of sampling.
-        judging: name, bytes and holes of a pass of each reward model.
-        scoring: name, bytes and holes of the passes without gradients.
-        update: the memory of an optimizer step.
-        low: that of its passes if the linear layers of blocks have weights of 16 bits; None if they compute in 32.
-        num_micro: micro-batches of an optimizer step.
-        recomputes: whether activations are computed again in the backward pass.
-        beside: bytes of frozen modules beside the policy's that are no reference.
-    """
-
-    sizes: ModelSizes
-    reference: int
-    rewards: int
-    rollouts: int
-    trunk: int
-    draws: Draws
-    judging: tuple[tuple[str, int, int], ...]
-    scoring: tuple[tuple[str, int, int], ...]
-    update: UpdateBytes
-    low: UpdateBytes | None
-    num_micro: int
-    recomputes: bool
-    beside: int = 0
-
-    @property
-    def moments(self) -> int:
-        """Return the bytes of the optimizer's state."""
-        return self.update.moments
 
 
 def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) -> Raw:

@@ -8,8 +8,9 @@ from rlcore.training import Updater
 from rlcore_plan.draws import Draw, Draws
 from rlcore_plan.live import LiveBytes, held, parameters_of
 from rlcore_plan.model_sizes import sizes_of
-from rlcore_plan.phases import MANY, Raw, no_garbage, update
+from rlcore_plan.phases import MANY, no_garbage, update
 from rlcore_plan.planned_run import PlannedRun
+from rlcore_plan.step_memory import Raw
 from rlcore_plan.workload import Rehearsal
 
 

@@ -7,9 +7,9 @@ import attrs
 from rlcore_plan.batches import learned
 from rlcore_plan.layout import WHOLE, ZERO2, Layout
 from rlcore_plan.operations import Matrices
-from rlcore_plan.phases import Raw
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.rates import Rates
+from rlcore_plan.step_memory import Raw
 from rlcore_plan.wire import Traffic, of_round, of_step
 from rlcore_plan.workload import Workload
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rlcore_plan.layout import FSDP, WHOLE, ZERO2, ZERO3, Layout
 from rlcore_plan.model_sizes import FLOAT32, Group, Weight
-from rlcore_plan.phases import ACTIVATIONS, OTHERS, TRUNK, Measured, Phase, Raw
+from rlcore_plan.step_memory import ACTIVATIONS, OTHERS, TRUNK, Measured, Phase, Raw
 
 REDUCE_BUCKET = 500_000_000 * FLOAT32
 """Bytes of DeepSpeed's buffer of gradients at the most: `reduce_bucket_size` of `rlcore_shard.zero`."""

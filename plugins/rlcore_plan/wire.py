@@ -11,7 +11,7 @@ from __future__ import annotations
 import attrs
 
 from rlcore_plan.layout import FSDP, WHOLE, ZERO2, Layout
-from rlcore_plan.phases import Raw
+from rlcore_plan.step_memory import Raw
 from rlcore_plan.strategies import LIVE_BYTES
 from rlcore_plan.workload import Workload
 

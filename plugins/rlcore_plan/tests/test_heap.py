@@ -21,7 +21,7 @@ from rlcore_plan.draws import Draws
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Block, Heap
 from rlcore_plan.live import LiveBytes
-from rlcore_plan.phases import Measured, Phase
+from rlcore_plan.step_memory import Measured, Phase
 
 MB = 10**6
 glibc = pytest.mark.skipif(heap._LIBRARY is None, reason="about glibc's malloc")

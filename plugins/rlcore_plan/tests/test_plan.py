@@ -23,8 +23,8 @@ from rlcore.training.api import train_from_config
 from rlcore_plan.estimate import estimate
 from rlcore_plan.fake_tensors import fake_tensors
 from rlcore_plan.live import LiveBytes
-from rlcore_plan.phases import Measured
 from rlcore_plan.sizes import parse_size, write_size
+from rlcore_plan.step_memory import Measured
 from rlcore_ppo.trainer import PPOTrainer
 from rlcore_transformers.models.speed.fused_logprobs import score_tokens
 

@@ -9,9 +9,9 @@ from rlcore_plan.draws import Draws
 from rlcore_plan.layout import Layout
 from rlcore_plan.model_sizes import Group, ModelSizes, Weight
 from rlcore_plan.operations import Matrices
-from rlcore_plan.phases import Raw, UpdateBytes
 from rlcore_plan.rates import Rates
 from rlcore_plan.round_time import Work, round_time
+from rlcore_plan.step_memory import Raw, UpdateBytes
 from rlcore_plan.strategies import model_states
 from rlcore_plan.workload import Workload
 
