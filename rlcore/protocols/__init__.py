@@ -18,7 +18,6 @@ from rlcore.protocols.learners import (
     SteeringHead,
     Trunk,
 )
-from rlcore.protocols.options import ParallelFiles, Processes, StagedFiles, Uploader
 from rlcore.protocols.pipeline import (
     PreviewPipeline,
     PromptPipeline,
@@ -28,6 +27,7 @@ from rlcore.protocols.pipeline import (
     Tokenizer,
 )
 from rlcore.protocols.run_views import Command, Logger, RunView
+from rlcore.protocols.services import ParallelFiles, Processes, StagedFiles, Uploader
 from rlcore.protocols.sharding import Divisible, Sharding
 
 __all__ = [
