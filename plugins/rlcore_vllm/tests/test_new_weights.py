@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.seq2seq import build_seq2seq_lm
+from rlcore_vllm import client
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import EngineError, StaleWeights
 from rlcore_vllm.vllm_sampler import VLLMSampler
@@ -262,3 +264,18 @@ def test_options_that_contradict_one_another_are_refused(options: Any, words: st
 def test_a_sampler_needs_a_server() -> None:
     with pytest.raises(ConfigError, match=r"set sampler.url, .* or sampler.python"):
         VLLMSampler(VLLMConfig())
+
+
+def test_the_part_inside_vllm_imports_nothing_of_rlcore_and_has_the_name_that_servers_are_checked_for() -> None:
+    source = Path(client.__file__).with_name("engine_worker.py").read_text()
+    tree = ast.parse(source)
+    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in imported} == {
+        "__future__",
+        "dataclasses",
+        "typing",
+        "safetensors",
+        "vllm",
+    }
+    assert f'BACKEND = "{client.BACKEND}"' in source
