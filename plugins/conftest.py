@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "warm"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "rig"))
 
 from browser import browser  # noqa: F401
 from fresh_python import python  # noqa: F401

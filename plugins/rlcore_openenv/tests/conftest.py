@@ -1,21 +1,20 @@
 """A Python with openenv, and a server that it runs; `openenv_texts` is importable in the tests of this folder.
 
 The Python is that of a virtual environment in a temporary folder. Set OPENENV_PYTHON to one that has openenv to save
-the minutes of its installation.
+its installation.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from library_pythons import library_python
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -23,15 +22,7 @@ sys.path.insert(0, str(HERE))
 
 @pytest.fixture(scope="session")
 def openenv_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    given = os.environ.get("OPENENV_PYTHON")
-    if given:
-        return given
-    folder = tmp_path_factory.mktemp("openenv")
-    venv.create(folder, with_pip=True)
-    python = str(folder / "bin" / "python")
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "openenv>=0.10,<0.11"]
-    subprocess.run(command, check=True, timeout=900)
-    return python
+    return library_python("openenv", "openenv>=0.10,<0.11", tmp_path_factory.mktemp("pythons") / "openenv")
 
 
 @pytest.fixture(scope="session")

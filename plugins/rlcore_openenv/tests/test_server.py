@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapter_runs import train_two_steps
 from openenv_options import make
 
-import rlcore
 from rlcore.protocols import Turn
 from rlcore_environments.process import RemoteError, isolated_factory
 from rlcore_testing import Case, conformance
 from rlcore_testing.law import laws_in
 from rlcore_testing.laws import environments
-from rlcore_testing.small import make_llama, make_tokenizer
 
 pytestmark = pytest.mark.slow
 CASES = [
@@ -28,17 +27,19 @@ ELSEWHERE = ("another_process_plays_the_same_episode", "an_episode_ends")
 TEXTS: dict[str, Any] = {"observation_field": "text", "success_return": 1.0}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def remote(openenv_python: str) -> Iterator[Callable[..., Any]]:
-    """Yield a function that returns a factory of episodes in a process with the other Python."""
-    made: list[Any] = []
+    """Yield a function that returns a factory of episodes in a process with the other Python, one for equal options."""
+    made: dict[str, Any] = {}
 
     def build(**options: Any) -> Any:
-        made.append(isolated_factory(make(**options), openenv_python, one_each=False))
-        return made[-1]
+        key = repr(sorted(options.items()))
+        if key not in made:
+            made[key] = isolated_factory(make(**options), openenv_python, one_each=False)
+        return made[key]
 
     yield build
-    for factory in made:
+    for factory in made.values():
         factory.shutdown()
 
 
@@ -136,16 +137,8 @@ def test_law_of_environments(law: Case, url: str, remote: Any, monkeypatch: pyte
 
 
 def test_grpo_trains_two_steps(url: str, openenv_python: str, tmp_path: Path) -> None:
-    model = make_llama()
-    model.config.max_position_embeddings = 1024  # rotary: it has no weights of positions
-    result = rlcore.train(
-        model, tokenizer=make_tokenizer(), trainer={"name": "grpo", "rollouts": 8, "num_generations": 4},
-        environment={
-            "name": "openenv", "url": url, **TEXTS, "train_rows": 8, "eval_rows": 4, "max_turns": 3,
-        },
-        data={"episodes": {"isolate": "process", "python": openenv_python}}, gen={"max_new_tokens": 3},
-        run={"root": str(tmp_path), "name": "run", "steps": 2, "report": False}, loggers=[],
-    )  # fmt: skip
+    options = {"name": "openenv", "url": url, **TEXTS, "max_turns": 3}
+    result = train_two_steps(tmp_path, options, isolate="process", python=openenv_python)
     # The policy writes letters, which are no guesses: three times "higher".
     assert result.metrics["episode/turns"] == result.metrics["eval/episode/max_turns"] * 3 == 3.0
     assert result.metrics["episode/failed"] == 0.0

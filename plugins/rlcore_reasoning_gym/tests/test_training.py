@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from adapter_runs import train_two_steps
 
 import rlcore
 from rlcore.errors import RLCoreError
@@ -12,17 +13,8 @@ from rlcore_testing.small import make_llama, make_tokenizer
 
 @pytest.mark.parametrize("isolate", ["none", "process"])
 def test_grpo_trains_two_steps_on_a_mixture(tmp_path: Path, isolate: str) -> None:
-    model = make_llama()
-    model.config.max_position_embeddings = 1024  # rotary: it has no weights of positions
-    result = rlcore.train(
-        model, tokenizer=make_tokenizer(), trainer={"name": "grpo", "rollouts": 8, "num_generations": 4},
-        environment={
-            "name": "reasoning_gym", "families": {"chain_sum": {"level": [0, 1]}, "gcd": {}}, "train_rows": 8,
-            "eval_rows": 4, "instructions": None, "questions": 2,
-        },
-        data={"episodes": {"isolate": isolate}}, gen={"max_new_tokens": 3},
-        run={"root": str(tmp_path), "name": "run", "steps": 2, "report": False}, loggers=[],
-    )  # fmt: skip
+    options = {"families": {"chain_sum": {"level": [0, 1]}, "gcd": {}}, "instructions": None, "questions": 2}
+    result = train_two_steps(tmp_path, {"name": "reasoning_gym", **options}, isolate=isolate)
     assert result.metrics["episode/turns"] == 2.0
     assert result.metrics["eval/episode/done"] == 1.0
     rows = [json.loads(line) for line in (result.run_dir / "rollouts.jsonl").read_text().splitlines()]

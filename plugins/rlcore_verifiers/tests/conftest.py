@@ -6,13 +6,11 @@ save the minutes of its installation.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
+from library_pythons import library_python
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -20,12 +18,4 @@ sys.path.insert(0, str(HERE))
 
 @pytest.fixture(scope="session")
 def verifiers_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    given = os.environ.get("VERIFIERS_PYTHON")
-    if given:
-        return given
-    folder = tmp_path_factory.mktemp("verifiers")
-    venv.create(folder, with_pip=True)
-    python = str(folder / "bin" / "python")
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "verifiers>=0.4,<0.5"]
-    subprocess.run(command, check=True, timeout=900)
-    return python
+    return library_python("verifiers", "verifiers>=0.4,<0.5", tmp_path_factory.mktemp("pythons") / "verifiers")

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapter_runs import train_two_steps
 from verifiers_options import make
 
-import rlcore
 from rlcore.protocols import Turn
 from rlcore_environments.process import RemoteError, isolated_factory
 from rlcore_testing import Case, conformance
 from rlcore_testing.law import laws_in
 from rlcore_testing.laws import environments
-from rlcore_testing.small import make_llama, make_tokenizer
 
 pytestmark = pytest.mark.slow
 CASES = [
@@ -26,17 +25,19 @@ CASES = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def remote(verifiers_python: str) -> Iterator[Callable[..., Any]]:
-    """Yield a function that returns a factory of episodes in a process with the other Python."""
-    made: list[Any] = []
+    """Yield a function that returns a factory of episodes in a process with the other Python, one for equal options."""
+    made: dict[str, Any] = {}
 
     def build(**options: Any) -> Any:
-        made.append(isolated_factory(make(**options), verifiers_python, one_each=False))
-        return made[-1]
+        key = repr(sorted(options.items()))
+        if key not in made:
+            made[key] = isolated_factory(make(**options), verifiers_python, one_each=False)
+        return made[key]
 
     yield build
-    for factory in made:
+    for factory in made.values():
         factory.shutdown()
 
 
@@ -91,14 +92,8 @@ def test_law_of_environments(law: Case, remote: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_grpo_trains_two_steps(verifiers_python: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {
-        "tokenizer": make_tokenizer(), "trainer": {"name": "grpo", "rollouts": 8, "num_generations": 4},
-        "gen": {"max_new_tokens": 3}, "loggers": [],
-        "run": {"root": str(tmp_path), "name": "run", "steps": 2, "report": False},
-        "environment": {"name": "verifiers", "taskset": "arithmetic_tasks", "eval_rows": 4},
-        "data": {"episodes": {"isolate": "process", "python": verifiers_python}},
-    }  # fmt: skip
-    result = rlcore.train(make_llama(), **given)
+    options = {"name": "verifiers", "taskset": "arithmetic_tasks"}
+    result = train_two_steps(tmp_path, options, isolate="process", python=verifiers_python)
     assert result.metrics["episode/turns"] == result.metrics["eval/episode/done"] == 1.0
     assert 0.0 < result.metrics["environment/letters"] <= 3.0
     assert result.metrics["environment/exact"] == result.metrics["reward/mean"] == 0.0  # the policy writes letters
