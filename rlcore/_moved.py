@@ -6,16 +6,18 @@ The names are data (`moved.json`), so that the code of the core names no plugin.
 from __future__ import annotations
 
 import importlib
-import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MOVED: dict[str, str] = json.loads(Path(__file__).with_name("moved.json").read_text(encoding="utf-8"))
+_TABLE = os.path.join(os.path.dirname(__file__), "moved.json")  # noqa: PTH118, PTH120  see below
+# Read without json and pathlib: modules of the working folder would shadow them until `rlcore.__main__` begins.
+with open(_TABLE, encoding="utf-8") as _lines:  # noqa: PTH123
+    MOVED: dict[str, str] = {parts[1]: parts[3] for line in _lines if len(parts := line.split('"')) == 5}
 """Old name of a module or package of the core → its new name; modules inside a package move with it.
 
 A name in a module is written `module:name`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,10 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
 def test_an_import_that_fails_inside_a_moved_module_names_what_it_lacks() -> None:
     with pytest.warns(DeprecationWarning, match="rooms"), pytest.raises(ModuleNotFoundError, match="no_such_package"):
         importlib.import_module("rlcore.rooms.broken")
+
+
+def test_the_table_is_read_as_the_json_that_it_is() -> None:
+    assert json.loads(Path(_moved.__file__).with_name("moved.json").read_text(encoding="utf-8")) == _moved.MOVED
 
 
 def test_every_module_in_the_table_exists_under_its_new_name_and_not_under_its_old_one() -> None:
