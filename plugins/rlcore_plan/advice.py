@@ -81,7 +81,7 @@ def _divisions(found: Estimate) -> list[Advice]:
     if found.world == 1 or found.raw.sizes.refusal:
         return []
     advice, layout = [], found.layout
-    for each in every_layout(layout.nodes, layout.per_node):
+    for each in every_layout(layout.nodes, layout.per_node, is_float32=found.raw.sizes.is_float32):
         for offload in (False, True) if each.strategy != WHOLE and found.device != "cpu" else (False,):
             option = attrs.evolve(each, offload=offload)
             saving = found.measured.worst.taken - found.under(option).worst.taken

@@ -64,7 +64,7 @@ def plan_cluster(found: Estimate, limit: int, rates: Rates) -> Cluster:
         rates: the rates of the hardware.
     """
     layout = found.layout
-    layouts = every_layout(layout.nodes, layout.per_node)
+    layouts = every_layout(layout.nodes, layout.per_node, is_float32=found.raw.sizes.is_float32)
     if layout not in layouts:
         layouts.append(layout)
     if found.raw.sizes.refusal:

@@ -26,7 +26,7 @@ def write_cluster(cluster: Cluster) -> str:
     lines += ["", f"a round with {layout.option}: what a device sends"]
     rows = [["", "within its machine", "to others", "meanwhile"]]
     rows += [
-        [f"  {each.purpose}", write_size(round(each.inside)), write_size(round(each.between)),
+        [f"  {each.purpose}", _bytes(each.inside), _bytes(each.between),
          "it computes" if each.hidden else "it waits"]
         for each in taken.traffic
     ]  # fmt: skip
@@ -55,7 +55,7 @@ def _memory_row(cluster: Cluster, layout: Layout, measured: Measured) -> list[st
 
 def _assumptions(cluster: Cluster) -> list[str]:
     rates, work = cluster.rates, cluster.work
-    rows, tokens, steps = len(work.learned), sum(work.learned), work.steps
+    rows, tokens = len(work.learned), sum(work.learned)
     assumed = [
         ("--peak-flops", f"{rates.peak_flops / 1e12:g} TFLOP/s of a device, in bfloat16"),
         ("--utilisation", f"{100 * rates.utilisation:g} % of them in matrix products"),
@@ -64,8 +64,16 @@ def _assumptions(cluster: Cluster) -> list[str]:
         ("--inter-bandwidth", f"{rates.inter_bandwidth / 1e9:g} GB/s from a device to other machines"),
         ("--overlap", f"{100 * rates.overlap:g} % of an exchange hidden where computation goes on meanwhile"),
     ]
-    lines = [f"assumed: {rows} rows of {tokens} tokens in all on a device in each of {steps} optimizer steps"]
+    lines = [f"assumed: {rows} rows of {tokens} tokens in all on a device in {_steps(work.steps)}"]
     return [*lines, *(f"  {option:<20}{text}" for option, text in assumed)]
+
+
+def _steps(number: int) -> str:
+    return "one optimizer step" if number == 1 else f"each of {number} optimizer steps"
+
+
+def _bytes(size: float) -> str:
+    return write_size(round(size)) if size else "-"
 
 
 def _growth(cluster: Cluster) -> list[str]:

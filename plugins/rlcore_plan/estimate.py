@@ -19,7 +19,7 @@ from rlcore.settings import TrainConfig
 from rlcore_plan.draws import is_drawn_alike
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Heap
-from rlcore_plan.layout import WHOLE, Layout, layout_of
+from rlcore_plan.layout import WHOLE, ZERO2, ZERO3, Layout, layout_of
 from rlcore_plan.phases import measure
 from rlcore_plan.planned_run import PlannedRun, build_subject, read_inputs
 from rlcore_plan.rehearsals import measure_rehearsal
@@ -122,6 +122,11 @@ def estimate(
         raw, subject, mode = _measured(settings, where, world, known, heap)
     if layout.strategy != WHOLE and raw.sizes.refusal:
         raise ModelError(f"run.shard = '{layout.strategy}': the model cannot be divided: {raw.sizes.refusal}")
+    if layout.strategy in (ZERO2, ZERO3) and not raw.sizes.is_float32:
+        raise ModelError(
+            f"run.shard = '{layout.strategy}': weights of 16 bits train, which is not supported: set "
+            "model.dtype=float32, with run.mixed_precision=bf16 to compute in 16 bits"
+        )
     kind = device or subject.ranks.device.type
     own = baseline + KERNELS if kind == "cpu" else 0
     return Estimate(raw, layout, arrange(raw, layout, is_cpu=kind == "cpu"), own, kind, subject, mode)

@@ -84,9 +84,16 @@ def layout_of(run: RunConfig, nodes: int, per_node: int) -> Layout:
     return Layout(strategy, nodes, per_node, is_within, run.offload)
 
 
-def every_layout(nodes: int, per_node: int) -> list[Layout]:
-    """List the strategies that a run on these devices could choose."""
+def every_layout(nodes: int, per_node: int, *, is_float32: bool = True) -> list[Layout]:
+    """List the strategies that a run on these devices could choose.
+
+    Args:
+        nodes: number of machines.
+        per_node: devices of each.
+        is_float32: whether all weights that train are in 32 bits, as DeepSpeed's strategies require.
+    """
     found = [Layout(WHOLE, nodes, per_node), Layout(FSDP, nodes, per_node)]
     if nodes > 1:
         found.append(Layout(FSDP, nodes, per_node, within_node=False))
-    return [*found, *(Layout(each, nodes, per_node, within_node=nodes == 1) for each in (ZERO2, ZERO3))]
+    zero = (ZERO2, ZERO3) if is_float32 else ()
+    return [*found, *(Layout(each, nodes, per_node, within_node=nodes == 1) for each in zero)]

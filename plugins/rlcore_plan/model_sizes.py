@@ -104,6 +104,11 @@ class ModelSizes:
         return sum(each.size for each in self.weights if each.trains)
 
     @property
+    def is_float32(self) -> bool:
+        """Return whether all weights that train are in 32 bits."""
+        return all(each.itemsize == FLOAT32 for each in self.weights if each.trains)
+
+    @property
     def largest(self) -> int:
         """Return the bytes of the largest tensor."""
         return max((each.size for each in (*self.weights, *self.reference)), default=0)

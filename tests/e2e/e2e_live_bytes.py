@@ -28,6 +28,7 @@ from rlcore.profiling import running
 from rlcore.training.api import train_from_config
 from rlcore_plan.live import LiveBytes
 
+COLLECTIVE = ("c10d", "_c10d_functional")
 PHASES = ("generate", "update", "checkpoint")
 
 
@@ -53,9 +54,9 @@ class BytesOfRank(LiveBytes):
             super()._count(own)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "c10d":
+        if func.namespace in COLLECTIVE and not func._schema.name.endswith("wait_tensor"):
             operands = [leaf.nbytes for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-            self.sent[func._schema.name.removeprefix("c10d::")] += max(operands, default=0)
+            self.sent[func._schema.name.partition("::")[2]] += max(operands, default=0)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def resized(self, storage: Any, size: int) -> Any:
