@@ -177,15 +177,23 @@ def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
     mine = run.ranks.share(len(prompts))
     seeds = derive_seeds(run.config.run.seed * 1009 + 500, mine)
     rows: list[tuple[int, Row]] = []
+    numbers: list[tuple[list[Row], Mapping[str, Sequence[float | None]]]] = []
     for start in range(0, len(mine), run.config.eval.batch_size):
         part = slice(start, start + run.config.eval.batch_size)
         index = mine[part]
-        rows += zip(index, _rows(run, [prompts[i] for i in index], sampling, seeds[part]), strict=True)
-    run.sampling.check_round()
+        found, batch = _rows(run, [prompts[i] for i in index], sampling, seeds[part])
+        rows += zip(index, found, strict=True)
+        numbers.append((found, batch.numbers if isinstance(batch, Episodes) else {}))
+    run.sampling.check_round()  # which may add numbers that only later episodes have
+    for found, by_name in numbers:
+        for i, row in enumerate(found):
+            row |= {name: values[i] for name, values in by_name.items()}
     return [row for _, row in sorted(run.ranks.gather_to_main(rows), key=lambda pair: pair[0])]
 
 
-def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: Sequence[int]) -> list[Row]:
+def _rows(
+    run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: Sequence[int]
+) -> tuple[list[Row], Trajectories]:
     where = f"evaluation after step {run.step}"
     batch = run.sampling.sample(prompts, sampling, row_seeds=seeds)
     scored = run.sampling.score(prompts, batch, stop_sequences=sampling.stop_sequences, where=where)
@@ -195,7 +203,7 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: 
             zip(prompts, scored.outputs, batch.num_actions.tolist(), batch.ended.tolist(), strict=True)
         )
     ]
-    return with_scores(rows, scored, _measured(run, prompts, batch, scored.outputs, where), where=where)
+    return with_scores(rows, scored, _measured(run, prompts, batch, scored.outputs, where), where=where), batch
 
 
 def _measured(
