@@ -46,7 +46,7 @@ def make_own_server(
     if config.lora == "adapter":
         write_base(policy, place / "model")
     dtype = config.dtype or str(next(policy.model.parameters()).dtype).removeprefix("torch.")
-    arguments = ["--dtype", dtype, *(["--max-model-len", str(policy.max_length)] if policy.max_length else [])]
+    arguments = ["--dtype", dtype, "--max-model-len", "auto"]  # the model's context, or as much as fits in memory
     if config.lora == "adapter":
         rank = max((each.r for each in policy.model.peft_config.values()), default=16)
         arguments += ["--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
