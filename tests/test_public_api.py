@@ -33,6 +33,7 @@ MODULES = [
     "rlcore.config",
     "rlcore_transformers.data.chat",
     "rlcore_environments.player",
+    "rlcore_environments.recorded",
     "rlcore_transformers.data.logit_masks",
     "rlcore_transformers.data.pipelines",
     "rlcore_transformers.data.prompts",

@@ -13,25 +13,25 @@ import re
 import sys
 from typing import Any
 
+from reasoning_gym import create_dataset
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
 import rlcore
-from rlcore.config import structure
-from rlcore_reasoning_gym.config import ReasoningGymConfig
-from rlcore_reasoning_gym.environment import ReasoningGym
 
 WORD = r"\w+|[^\w\s]"
+OPTIONS = {"task_type_weights": [0.5, 0.5, 0.0]}  # siblings and friends, no colleagues
 TASK: dict[str, Any] = {
-    "families": {"aiw": {"options": {"task_type_weights": [0.5, 0.5, 0.0]}}},  # siblings and friends, no colleagues
-    "instructions": None, "answer_tag": None, "train_rows": 1000, "eval_rows": 200,
+    "families": {"aiw": {"options": OPTIONS}}, "instructions": None, "answer_tag": None, "train_rows": 1000,
+    "eval_rows": 200,
 }  # fmt: skip
 
 
 def questions() -> list[str]:
-    """Return the questions to train on."""
-    tasks = ReasoningGym(structure(ReasoningGymConfig, TASK, where="TASK"))
-    return [str(tasks.question(row)[0]["question"]) for row in tasks.rows("train") or ()]
+    """Return the questions to train on. Rows to evaluate on have the first seeds, and those to train on the next."""
+    held_out, last = TASK["eval_rows"], TASK["eval_rows"] + TASK["train_rows"]
+    asked = [str(create_dataset("aiw", seed=seed, size=1, **OPTIONS)[0]["question"]) for seed in range(last)]
+    return [question for question in asked[held_out:] if question not in asked[:held_out]]
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

@@ -6,21 +6,12 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from rlcore.config import config, option
 from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Environment
+from rlcore_environments.options import SeedOptions
 
 WHERE = "data.environment"
-
-
-@config
-class SeedOptions:
-    """Options of an environment whose rows are seeds."""
-
-    train_rows: int = option(1024, "rows to train on", ge=1, le=10**7)
-    eval_rows: int = option(64, "rows to evaluate on; their seeds are not among those to train on", ge=0, le=10**7)
-    seed: int = option(0, "seed of the first row; every row has a seed of its own", ge=0, le=10**9)
 
 
 class SeedFactory:

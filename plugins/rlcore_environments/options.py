@@ -75,3 +75,12 @@ class ToolOptions:
     timeout_s: float = option(10.0, "a call that takes longer is answered with an error", gt=0, le=1e9, unit="seconds")
     max_output: int = option(4096, "longer results are cut off, with a note of their length", ge=1, unit="characters")
     role: str = option("tool", "role of the messages with results")
+
+
+@config
+class SeedOptions:
+    """Options of an environment whose rows are seeds."""
+
+    train_rows: int = option(1024, "rows to train on", ge=1, le=10**7)
+    eval_rows: int = option(64, "rows to evaluate on; their seeds are not among those to train on", ge=0, le=10**7)
+    seed: int = option(0, "seed of the first row; every row has a seed of its own", ge=0, le=10**9)

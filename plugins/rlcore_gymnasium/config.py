@@ -8,7 +8,7 @@ from typing import Any, Literal
 import attrs
 
 from rlcore.config import config, option
-from rlcore_environments.adapter import SeedOptions
+from rlcore_environments.options import SeedOptions
 
 
 @config

@@ -9,7 +9,7 @@ import attrs
 
 from rlcore.config import config, option, unstructure
 from rlcore.errors import ConfigError
-from rlcore_environments.adapter import SeedOptions
+from rlcore_environments.options import SeedOptions
 from rlcore_openenv.episodes import OpenEnv
 
 

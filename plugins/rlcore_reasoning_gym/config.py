@@ -9,7 +9,7 @@ import attrs
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
-from rlcore_environments.adapter import SeedOptions
+from rlcore_environments.options import SeedOptions
 
 
 def _check_levels(level: int | tuple[int, int] | None, what: str) -> None:
