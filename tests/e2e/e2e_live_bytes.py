@@ -28,7 +28,7 @@ from rlcore.profiling import running
 from rlcore.training.api import train_from_config
 from rlcore_plan.live import LiveBytes
 
-COLLECTIVE = ("c10d", "_c10d_functional")
+COLLECTIVE, LOCAL = ("c10d", "_c10d_functional"), ("wait_tensor", "wrap_tensor_autograd")
 PHASES = ("generate", "update", "checkpoint")
 
 
@@ -54,7 +54,7 @@ class BytesOfRank(LiveBytes):
             super()._count(own)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in COLLECTIVE and not func._schema.name.endswith("wait_tensor"):
+        if func.namespace in COLLECTIVE and not func._schema.name.endswith(LOCAL):
             operands = [leaf.nbytes for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
             self.sent[func._schema.name.partition("::")[2]] += max(operands, default=0)
         return super().__torch_dispatch__(func, types, args, kwargs)
