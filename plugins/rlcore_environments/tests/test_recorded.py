@@ -118,6 +118,16 @@ class Shows(Echo):
         )
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_the_first_messages_of_an_environment_that_is_reset_late_are_read(
+    chat: bool, played: list[Episodes], tmp_path: Path
+) -> None:
+    file = record(tmp_path, chat=chat, data={"episodes": {"lazy": True}})
+    assert read_episodes(file)[0]["transcript"][0] == {"role": "user", "content": "go"}
+    found = read(str(file), tokenizer_of_letters(chat=chat))
+    assert [(list(each.tokens), list(each.action_mask)) for each in found] == sampled(played)
+
+
 def test_turns_of_the_assistant_that_the_policy_did_not_write_are_not_learned(
     played: list[Episodes],
     tmp_path: Path,
