@@ -67,6 +67,21 @@ def test_resuming_through_a_server_equals_not_having_stopped(stand_in: StandIn, 
     assert all(map(torch.equal, weights(parts), weights(whole)))
 
 
+def test_a_run_resumes_on_another_server_if_that_is_accepted(stand_in: StandIn, tmp_path: Path) -> None:
+    whole = train(stand_in.url, tmp_path / "whole", run={"steps": 4})
+    train(stand_in.url, tmp_path / "parts", run={"steps": 2})
+    other = StandIn()
+    try:
+        with pytest.raises(ConfigError, match=r"sampler\.url was"):
+            train(other.url, tmp_path / "parts", run={"steps": 4, "resume": "auto"})
+        accepted = {"steps": 4, "resume": "auto", "accept_changes": ["sampler"]}
+        parts = train(other.url, tmp_path / "parts", run=accepted)
+    finally:
+        other.close()
+    assert rollouts(parts) == rollouts(whole)
+    assert all(map(torch.equal, weights(parts), weights(whole)))
+
+
 def test_a_server_that_fails_changes_nothing(stand_in: StandIn, tmp_path: Path) -> None:
     whole = train(stand_in.url, tmp_path / "whole")
     stand_in.faults.extend(["", "", "", "", "dies", "", "aborted", "fails", ""])
