@@ -12,8 +12,9 @@ from planning_making import folders, imitation
 from rlcore.cli import main
 from rlcore.config import merge
 from rlcore.errors import ConfigError, ModelError, RLCoreError
+from rlcore_plan.batches import learned
 from rlcore_plan.estimate import estimate
-from rlcore_plan.layout import Layout
+from rlcore_plan.layout import Layout, every_layout
 from rlcore_plan.model_sizes import Weight
 from rlcore_plan.sizes import parse_devices, parse_rate, parse_share
 from rlcore_plan.wire import gathered
@@ -168,3 +169,16 @@ def test_a_model_that_cannot_be_divided_is_refused_with_the_reason(
     monkeypatch.setattr(ModelLearner, "check_divisible", refuse)
     with pytest.raises(ModelError, match=r"run\.shard = 'fsdp': the model cannot be divided: it is quantized"):
         estimate(values, "test", world=2)
+
+
+def test_samples_that_are_not_on_this_machine_fill_a_batch(folders: dict[str, Path]) -> None:
+    values = merge(imitation(folders["llama"], "sft"), {"data": {"samples": "org/samples", "max_sample_tokens": 16}})
+    found = estimate(values, "test", world=4)
+    assert learned(found.subject).mask.sum(1).tolist() == [16] * (16 // 4)
+
+
+def test_deepspeed_is_refused_for_weights_of_16_bits_that_train(folders: dict[str, Path]) -> None:
+    options = {"model": {"dtype": "bfloat16"}, "run": {"shard": "zero2"}}
+    with pytest.raises(ModelError, match=r"run\.shard = 'zero2': weights of 16 bits train, which is not supported"):
+        estimate(merge(imitation(folders["llama"], "sft"), options), "test", world=2)
+    assert [each.strategy for each in every_layout(1, 8, is_float32=False)] == ["none", "fsdp"]
