@@ -23,7 +23,7 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
             cpu_figure="tokens_per_cpu_s", better="more",
         ),
         *(
-            Duel(name, ours=[*kept, *how], theirs=kept, figure="tokens_per_s", better="more", goal=GOAL)
+            Duel(name, ours=[*kept, *how], theirs=kept, figure="tokens_per_busy_s", better="more", goal=GOAL)
             for name, how in slow.items()
         ),
     ]  # fmt: skip

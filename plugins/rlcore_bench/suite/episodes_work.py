@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 python episodes_work.py [--anew] [--step-s 0] [--cohorts 1] [--episodes 64] [--width 128] ...
 
-prints one line of JSON: tokens of the policy per second, and per second of CPU time, as medians of `--repeats` rounds.
-A prompt has 160 tokens, a turn 32, and an answer of the environment 16. `--anew` keeps no keys and values, so that
-every turn reads its whole episode.
+prints one line of JSON: tokens of the policy per second, per second of CPU time, and per second of CPU time or of
+waiting for environments, which depends little on what else the machine does, as medians of `--repeats` rounds. A
+prompt has 160 tokens, a turn 32, and an answer of the environment 16. `--anew` keeps no keys and values, so that every
+turn reads its whole episode.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rlcore.config import structure
 from rlcore.protocols import Step, Turn
 from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore_bench.suite.figures import usage
+from rlcore_environments.calls import Pending
 from rlcore_environments.player import Player
 from rlcore_testing.small import make_tokenizer
 from rlcore_transformers.data.pipelines import PROMPTS
@@ -46,6 +48,25 @@ def game(step_s: float) -> type:
     return Answers
 
 
+class Waits:
+    """Adds up the time in which the loop of episodes waits for calls of environments."""
+
+    def __init__(self) -> None:
+        self.seconds, self._result = 0.0, Pending.result
+
+        def waiting(call: Pending) -> Any:
+            return self._wait(call)
+
+        Pending.result = waiting  # type: ignore[method-assign, assignment]
+
+    def _wait(self, call: Pending) -> Any:
+        begun, begun_cpu = time.perf_counter(), time.thread_time()
+        try:
+            return self._result(call)
+        finally:
+            self.seconds += time.perf_counter() - begun - (time.thread_time() - begun_cpu)
+
+
 def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -66,16 +87,18 @@ def main() -> None:
     prompts = player.pipeline(PROMPTS)([{}] * options.episodes, policy.tokenizer, player.config.data, max_length=512)
     sampler = player.sampler(sample)
     sampling, seeds = SamplingConfig(max_new_tokens=TURN, min_new_tokens=TURN), list(range(options.episodes))
-    wall, cpu, count = [], [], 0
+    wall, cpu, busy, count, waits = [], [], [], 0, Waits()
     for number in range(options.repeats + 1):
-        begun, begun_cpu = time.perf_counter(), time.process_time()
+        begun, begun_cpu, waits.seconds = time.perf_counter(), time.process_time(), 0.0
         count = int(sampler(policy, prompts, sampling, row_seeds=seeds).num_actions.sum())
         if number:  # the first round warms up
             wall.append(time.perf_counter() - begun)
             cpu.append(time.process_time() - begun_cpu)
+            busy.append(cpu[-1] + waits.seconds)
     print(
         json.dumps({
-            "tokens_per_s": count / median(wall), "tokens_per_cpu_s": count / median(cpu), "tokens": count, **usage(),
+            "tokens_per_s": count / median(wall), "tokens_per_cpu_s": count / median(cpu),
+            "tokens_per_busy_s": count / median(busy), "tokens": count, **usage(),
         })
     )  # fmt: skip
 
