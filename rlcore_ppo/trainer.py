@@ -82,6 +82,9 @@ class PPOTrainer:
         batch, scored = run.rollout(prompts)
         batch, statistics = gather_round(run, self._scored(batch, scored), scored)
         health = rollout_health(run, batch)
+        if "sampler_logprobs" in batch:
+            kl = ops.kl_estimate(batch["sampler_logprobs"], batch["logprobs"], estimator="k3")
+            health["is/kl"] = float(ops.masked_mean(kl, batch.action_mask))
         batch, metrics = self._shaped(batch)
         batch = batch.rename(logprobs="old_logprobs")
         self.store.append(batch)

@@ -22,6 +22,8 @@ from rlcore_grpo.rounds import Rounds
 
 LEFT_OUT_IS_ZERO = ("loss/policy", "policy/clip_low_fraction", "policy/clip_high_fraction")
 """Metrics that are exactly 0 at the tokens of a group without advantages, which is left out of the forward pass."""
+OF_THE_SAMPLER = ("is/logprob_gap", "is/kl")
+"""Metrics of the sampler's log-probs, which are those of the policy before the first optimizer step only."""
 
 
 class GRPOTrainer:
@@ -128,9 +130,9 @@ class GRPOTrainer:
 
         def loss(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
             losses, metrics = self.loss(part)
-            gap = metrics.pop("is/logprob_gap", None)
-            if gaps is not None and gap is not None:
-                gaps.add(part.action_mask, {"is/logprob_gap": gap})
+            found = {name: metrics.pop(name) for name in OF_THE_SAMPLER if name in metrics}
+            if gaps is not None and found:
+                gaps.add(part.action_mask, found)
             return losses, metrics
 
         bound = config.micro_batch_size
@@ -174,7 +176,9 @@ class GRPOTrainer:
             policy = policy.where(part["learns"], 0.0)
         loss, metrics = policy, {"loss/policy": policy, **self._metrics(ratio, logprobs, old, advantages)}
         if "sampler_logprobs" in part:
-            metrics["is/logprob_gap"] = (logprobs.detach() - part["sampler_logprobs"]).abs()
+            own, sampled = logprobs.detach(), part["sampler_logprobs"]
+            metrics["is/logprob_gap"] = (own - sampled).abs()
+            metrics["is/kl"] = ops.kl_estimate(sampled, own, estimator="k3")
         if "ref_logprobs" in part and config.kl_in == "loss":
             kl = self._kl(part, logprobs, old)
             loss, metrics["loss/kl"] = loss + config.kl_coef * kl, kl

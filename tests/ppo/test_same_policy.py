@@ -109,6 +109,8 @@ def test_tokens_are_weighted_by_the_policy_over_the_sampler_up_to_a_bound(
     expected = -batch["advantages"] * weights
     assert torch.allclose(losses["loss/policy"][chosen], expected[chosen], atol=1e-4)
     assert metrics["is/weight_mean"] == pytest.approx(float(weights[chosen].mean()), abs=1e-5)
+    kl = torch.where(weights == 0.5, math.log(2.0) - 0.5, 2 - math.log(3.0))[chosen].mean()
+    assert metrics["is/kl"] == pytest.approx(float(kl), abs=1e-4)
     assert metrics["is/logprob_gap"] == pytest.approx(
         float(torch.where(weights == 0.5, math.log(2.0), math.log(3.0))[chosen].mean()), abs=1e-5
     )

@@ -74,6 +74,7 @@ def test_a_round_without_spread_has_the_metrics_of_other_rounds_and_the_rate_of_
     metrics, usual = next(trainer.steps()), next(other.steps())
     of_the_pass = {
         "is/logprob_gap",
+        "is/kl",
         "grad/norm",
         "policy/approx_kl_trained",
         "policy/ratio_mean_trained",

@@ -64,6 +64,20 @@ def test_tokens_are_weighed_by_the_policy_that_learns_over_the_one_that_sampled(
     assert_same(found, gradient_of(trainer, batch, expected))
 
 
+def test_the_divergence_of_sampler_and_policy_is_a_metric(tmp_path: Path) -> None:
+    """k3 with Δ = log π_sampler - log π: 3 - 1 - log 3 where π is three times as large, else .5 - 1 + log 2."""
+    trainer = make(tmp_path, rollouts=16)
+    change_sampler(trainer, lambda batch: batch.with_columns(logprobs=batch["logprobs"] - shifts(batch)))
+    trainer.rollout()
+    batch = trainer.store.take()
+    metrics = trainer.update(batch)
+    counts = batch["advantages"].view(-1, trainer.config.num_generations) != 0
+    rows = counts.any(1).repeat_interleave(trainer.config.num_generations)  # other groups are in no forward pass
+    even = torch.arange(batch.tokens.shape[1]) % 2 == 0
+    each = torch.where(even, 2 - math.log(3.0), math.log(2.0) - 0.5).expand(batch.tokens.shape)
+    assert metrics["is/kl"] == pytest.approx(float(each[rows][batch.action_mask[rows]].mean()), rel=1e-4)
+
+
 def test_a_sampler_with_old_weights_is_corrected(tmp_path: Path) -> None:
     trainer = make(tmp_path, is_correction="token_truncate", is_high=3.0, iterations=2)
     keep_weights(trainer)
