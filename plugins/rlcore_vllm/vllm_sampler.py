@@ -189,7 +189,7 @@ def _ended(answer: Generated, asked: Completion, stops: StopSequences | None) ->
     for end in range(1, len(tokens) + 1 if stops is not None else 0):
         if stops is not None and stops.completed([tokens[end - 1]], partial(_window, asked, tokens[:end], stops.tail)):
             return Generated(tokens[:end], answer.logprobs[:end]), True
-    return answer, tokens[-1] in asked.eos
+    return answer, len(tokens) < asked.limit or tokens[-1] in asked.eos  # shorter: the server saw a stop sequence
 
 
 def _window(asked: Completion, tokens: tuple[int, ...], tail: int, _row: int) -> tuple[list[int], list[int]]:
