@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from rlcore_plan.estimate import Estimate
-from rlcore_plan.layout import WHOLE, Layout, every_layout
+from rlcore_plan.layout import WHOLE, Placement, every_layout
 from rlcore_plan.operations import Matrices, matrices_of
 from rlcore_plan.rates import Rates
 from rlcore_plan.round_time import LARGEST, RoundTime, Work, larger, round_time, work_of
@@ -34,23 +34,23 @@ class Cluster:
     rates: Rates
     matrices: Matrices
     work: Work
-    options: tuple[tuple[Layout, Measured], ...]
+    options: tuple[tuple[Placement, Measured], ...]
 
     @property
-    def chosen(self) -> Layout:
+    def chosen(self) -> Placement:
         """Return the layout that the run chooses."""
         return self.found.layout
 
-    def time(self, layout: Layout) -> RoundTime:
+    def time(self, layout: Placement) -> RoundTime:
         """Return the time of a round, with as many rows on each device."""
         return round_time(self.found.raw, self.matrices, self.work, layout, self.rates)
 
-    def efficiency(self, layout: Layout) -> float:
+    def efficiency(self, layout: Placement) -> float:
         """Return the share of a round in which devices compute."""
         taken = self.time(layout)
         return 1 - taken.seconds["exchange"] / taken.total
 
-    def fits(self, layout: Layout) -> bool:
+    def fits(self, layout: Placement) -> bool:
         """Return whether every phase of a rank fits in a device."""
         return self.found.under(layout).worst.taken + self.found.baseline <= self.limit
 

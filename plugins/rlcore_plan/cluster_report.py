@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlcore_plan.cluster import PHASES, Cluster, growing
-from rlcore_plan.layout import Layout
+from rlcore_plan.layout import Placement
 from rlcore_plan.sizes import write_size
 from rlcore_plan.step_memory import Measured
 
@@ -42,7 +42,7 @@ def write_cluster(cluster: Cluster) -> str:
     return "\n".join(lines)
 
 
-def _memory_row(cluster: Cluster, layout: Layout, measured: Measured) -> list[str]:
+def _memory_row(cluster: Cluster, layout: Placement, measured: Measured) -> list[str]:
     by_name = {phase.name: phase.taken for phase in measured.phases}
     cells = [write_size(by_name[name]) if name in by_name else "-" for name in PHASES]
     most = measured.worst.taken + cluster.found.baseline

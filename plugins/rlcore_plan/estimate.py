@@ -19,7 +19,7 @@ from rlcore.settings import TrainConfig
 from rlcore_plan.draws import is_drawn_alike
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Heap
-from rlcore_plan.layout import WHOLE, ZERO2, ZERO3, Layout, layout_of
+from rlcore_plan.layout import WHOLE, ZERO2, ZERO3, Placement, layout_of
 from rlcore_plan.phases import measure
 from rlcore_plan.planned_run import PlannedRun, build_subject, read_inputs
 from rlcore_plan.rehearsals import measure_rehearsal
@@ -49,7 +49,7 @@ class Estimate:
     """
 
     raw: Raw
-    layout: Layout
+    layout: Placement
     measured: Measured
     baseline: int
     device: str
@@ -61,7 +61,7 @@ class Estimate:
         """Return the number of processes."""
         return self.layout.world
 
-    def under(self, layout: Layout) -> Measured:
+    def under(self, layout: Placement) -> Measured:
         """Return the memory of a rank under another strategy on the same devices."""
         return arrange(self.raw, layout, is_cpu=self.device == "cpu")
 

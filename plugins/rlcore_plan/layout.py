@@ -14,7 +14,7 @@ OURS = {"rlcore:none": WHOLE, "rlcore-shard:fsdp": FSDP, "rlcore-shard:zero2": Z
 
 
 @attrs.frozen
-class Layout:
+class Placement:
     """The devices of a run, and what divides its model among them.
 
     Attributes:
@@ -57,7 +57,7 @@ class Layout:
         return " ".join(words + ["run.offload=true"] * self.offload)
 
 
-def layout_of(run: RunConfig, nodes: int, per_node: int) -> Layout:
+def layout_of(run: RunConfig, nodes: int, per_node: int) -> Placement:
     """Return the layout that a configuration names.
 
     Raises:
@@ -81,10 +81,10 @@ def layout_of(run: RunConfig, nodes: int, per_node: int) -> Layout:
         )
     if strategy == WHOLE and run.offload:
         raise ConfigError("run.offload: needs run.shard=fsdp, zero2 or zero3, whose parts it keeps in the CPU's memory")
-    return Layout(strategy, nodes, per_node, is_within, run.offload)
+    return Placement(strategy, nodes, per_node, is_within, run.offload)
 
 
-def every_layout(nodes: int, per_node: int, *, is_float32: bool = True) -> list[Layout]:
+def every_layout(nodes: int, per_node: int, *, is_float32: bool = True) -> list[Placement]:
     """List the strategies that a run on these devices could choose.
 
     Args:
@@ -92,8 +92,8 @@ def every_layout(nodes: int, per_node: int, *, is_float32: bool = True) -> list[
         per_node: devices of each.
         is_float32: whether all weights that train are in 32 bits, as DeepSpeed's strategies require.
     """
-    found = [Layout(WHOLE, nodes, per_node), Layout(FSDP, nodes, per_node)]
+    found = [Placement(WHOLE, nodes, per_node), Placement(FSDP, nodes, per_node)]
     if nodes > 1:
-        found.append(Layout(FSDP, nodes, per_node, within_node=False))
+        found.append(Placement(FSDP, nodes, per_node, within_node=False))
     zero = (ZERO2, ZERO3) if is_float32 else ()
-    return [*found, *(Layout(each, nodes, per_node, within_node=nodes == 1) for each in zero)]
+    return [*found, *(Placement(each, nodes, per_node, within_node=nodes == 1) for each in zero)]

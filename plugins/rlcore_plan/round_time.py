@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from rlcore_plan.batches import learned
-from rlcore_plan.layout import WHOLE, ZERO2, Layout
+from rlcore_plan.layout import WHOLE, ZERO2, Placement
 from rlcore_plan.operations import Matrices
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.rates import Rates
@@ -63,7 +63,7 @@ class RoundTime:
         return sum(self.seconds.values())
 
 
-def round_time(raw: Raw, matrices: Matrices, work: Work, layout: Layout, rates: Rates) -> RoundTime:
+def round_time(raw: Raw, matrices: Matrices, work: Work, layout: Placement, rates: Rates) -> RoundTime:
     """Return the time of a round.
 
     Args:
@@ -121,7 +121,7 @@ def work_of(subject: PlannedRun, raw: Raw) -> Work:
     )  # fmt: skip
 
 
-def larger(layout: Layout, largest: int = LARGEST) -> list[Layout]:
+def larger(layout: Placement, largest: int = LARGEST) -> list[Placement]:
     """List layouts with more machines of the same devices, up to `largest` devices; the first is one device alone."""
     found, nodes = [attrs.evolve(layout, nodes=1, per_node=1)], 1
     while nodes * layout.per_node <= largest:

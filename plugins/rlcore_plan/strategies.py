@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlcore_plan.layout import FSDP, WHOLE, ZERO2, ZERO3, Layout
+from rlcore_plan.layout import FSDP, WHOLE, ZERO2, ZERO3, Placement
 from rlcore_plan.model_sizes import FLOAT32, Group, Weight
 from rlcore_plan.step_memory import ACTIVATIONS, OTHERS, TRUNK, Measured, Phase, Raw
 
@@ -44,7 +44,7 @@ def model_states(
     return parameters * (weight / of[0] + gradient / of[1] + optimizer / of[2])
 
 
-def arrange(raw: Raw, layout: Layout, *, is_cpu: bool) -> Measured:
+def arrange(raw: Raw, layout: Placement, *, is_cpu: bool) -> Measured:
     """Return the memory of a rank under a strategy, phase by phase.
 
     Args:
@@ -68,7 +68,7 @@ def arrange(raw: Raw, layout: Layout, *, is_cpu: bool) -> Measured:
     return Measured(held, tuple(phases), raw.draws, host)
 
 
-def _held(raw: Raw, layout: Layout, *, is_cpu: bool) -> tuple[dict[str, int], int]:
+def _held(raw: Raw, layout: Placement, *, is_cpu: bool) -> tuple[dict[str, int], int]:
     """Return the bytes held throughout by purpose, and the bytes of the CPU's memory that `run.offload` takes."""
     sizes, number = raw.sizes, layout.group
     trained = [each for each in sizes.weights if each.trains]
@@ -106,14 +106,14 @@ def _kept(weights: Sequence[Weight], devices: int, strategy: str) -> int:
     return -(-sum(each.size for each in weights) // devices)
 
 
-def _moments(raw: Raw, layout: Layout) -> int:
+def _moments(raw: Raw, layout: Placement) -> int:
     if layout.group == 1 or not raw.sizes.trained:
         return raw.moments
     trained = [each for each in raw.sizes.weights if each.trains]
     return raw.moments * _kept(trained, layout.group, layout.strategy) // raw.sizes.trained
 
 
-def _buckets(raw: Raw, layout: Layout) -> int:
+def _buckets(raw: Raw, layout: Placement) -> int:
     """Return the bytes of gradients and their buffers that stay allocated between steps."""
     trained = raw.sizes.trained
     if layout.strategy == WHOLE:
@@ -127,14 +127,14 @@ def _whole(raw: Raw) -> int:
     return raw.sizes.whole + sum(each.size for each in raw.sizes.reference)
 
 
-def _start(raw: Raw, layout: Layout, held: dict[str, int]) -> Phase:
+def _start(raw: Raw, layout: Placement, held: dict[str, int]) -> Phase:
     """Return the memory before the first step: the whole model, of which parts have been copied."""
     later = held["optimizer"] + held["rollouts"] + held[TRUNK] + held[KEPT]
     whole = {GATHERED: _whole(raw)} if layout.divides_weights else {}
     return Phase(START, whole, sum(held.values()) - later + sum(whole.values()), 0)
 
 
-def _checkpoint(raw: Raw, layout: Layout, total: int, *, is_cpu: bool) -> Phase:
+def _checkpoint(raw: Raw, layout: Placement, total: int, *, is_cpu: bool) -> Phase:
     """Return the memory of rank 0 while it writes a checkpoint."""
     parts = {}
     if layout.divides_weights:
@@ -144,7 +144,7 @@ def _checkpoint(raw: Raw, layout: Layout, total: int, *, is_cpu: bool) -> Phase:
     return Phase(CHECKPOINT, parts, total + sum(parts.values()), 0)
 
 
-def update_parts(raw: Raw, layout: Layout) -> dict[str, int]:
+def update_parts(raw: Raw, layout: Placement) -> dict[str, int]:
     """Return the bytes at the worst moment of the passes with gradients and the optimizer's step, by purpose."""
     if layout.strategy == FSDP:
         return _fsdp_parts(raw, layout)
@@ -169,7 +169,7 @@ def update_parts(raw: Raw, layout: Layout) -> dict[str, int]:
     ])  # fmt: skip
 
 
-def _fsdp_parts(raw: Raw, layout: Layout) -> dict[str, int]:
+def _fsdp_parts(raw: Raw, layout: Placement) -> dict[str, int]:
     """Return the worst moment of a pass with `fully_shard`, which goes through the blocks forwards and backwards.
 
     In the backward pass of block i the weights of block i are whole, those of block i - 1 are being gathered, the

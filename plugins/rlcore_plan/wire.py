@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from rlcore_plan.layout import FSDP, WHOLE, ZERO2, Layout
+from rlcore_plan.layout import FSDP, WHOLE, ZERO2, Placement
 from rlcore_plan.step_memory import Raw
 from rlcore_plan.strategies import LIVE_BYTES
 from rlcore_plan.workload import Workload
@@ -45,7 +45,7 @@ class Traffic:
         return attrs.evolve(self, inside=self.inside * number, between=self.between * number)
 
 
-def gathered(size: float, layout: Layout, group: int) -> tuple[float, float]:
+def gathered(size: float, layout: Placement, group: int) -> tuple[float, float]:
     """Return the bytes that a device sends within its machine and to others in a gather of `size` bytes.
 
     Args:
@@ -59,7 +59,7 @@ def gathered(size: float, layout: Layout, group: int) -> tuple[float, float]:
     return inside, size * (nodes - 1) / nodes / local
 
 
-def of_step(raw: Raw, layout: Layout) -> list[Traffic]:
+def of_step(raw: Raw, layout: Placement) -> list[Traffic]:
     """List what a device exchanges in one optimizer step.
 
     Args:
@@ -97,7 +97,7 @@ def of_step(raw: Raw, layout: Layout) -> list[Traffic]:
     ]
 
 
-def of_round(raw: Raw, layout: Layout, workload: Workload, *, num_rows: int, length: int) -> list[Traffic]:
+def of_round(raw: Raw, layout: Placement, workload: Workload, *, num_rows: int, length: int) -> list[Traffic]:
     """List what a device exchanges once in a round: whole weights to sample and score with, and the round's rows.
 
     Args:

@@ -14,7 +14,7 @@ from rlcore.config import merge
 from rlcore.errors import ConfigError, ModelError, RLCoreError
 from rlcore_plan.batches import learned
 from rlcore_plan.estimate import estimate
-from rlcore_plan.layout import Layout, every_layout
+from rlcore_plan.layout import Placement, every_layout
 from rlcore_plan.model_sizes import Weight
 from rlcore_plan.sizes import parse_devices, parse_rate, parse_share
 from rlcore_plan.wire import gathered
@@ -103,7 +103,7 @@ def test_a_rank_keeps_whole_rows() -> None:
 
 
 def test_a_gather_sends_a_part_to_each_other_device_and_machine() -> None:
-    layout = Layout("fsdp", nodes=2, per_node=4, within_node=False)
+    layout = Placement("fsdp", nodes=2, per_node=4, within_node=False)
     assert gathered(800.0, layout, 4) == (600.0, 0.0)
     assert gathered(800.0, layout, 8) == (600.0, 100.0)
     assert gathered(800.0, layout, 1) == (0.0, 0.0)
@@ -115,7 +115,7 @@ def test_each_strategy_divides_what_it_says(folders: dict[str, Path]) -> None:
     moments = found.measured.held["optimizer"]
 
     def held(strategy: str) -> tuple[float, float]:
-        parts = found.under(Layout(strategy, 1, 4)).held
+        parts = found.under(Placement(strategy, 1, 4)).held
         return parts["parameters that train"] / trained, parts["optimizer"] / moments
 
     assert held("none") == (1, 1)

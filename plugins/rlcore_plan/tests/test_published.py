@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from rlcore_plan.draws import Draws
-from rlcore_plan.layout import Layout
+from rlcore_plan.layout import Placement
 from rlcore_plan.model_sizes import Group, ModelSizes, Weight
 from rlcore_plan.operations import Matrices
 from rlcore_plan.rates import Rates
@@ -47,7 +47,7 @@ def flops_of_a_device(parameters: float, layers: int, width: int, *, devices: in
     """Return the operations of a device in a second, those of recomputation included, with `fsdp` on all devices."""
     matrices, raw = dense(parameters, layers, width)
     work = Work(Workload(batch_size=rows * devices), 0, 1, 0, 0, 0, 1, (2048,) * rows, 0)
-    layout = Layout("fsdp", nodes=devices // 8, per_node=8, within_node=False)
+    layout = Placement("fsdp", nodes=devices // 8, per_node=8, within_node=False)
     seconds = round_time(raw, matrices, work, layout, rates).total
     return matrices.update(work.learned, recomputes=True) / seconds
 
