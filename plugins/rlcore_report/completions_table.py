@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rlcore.safe_text import visible
 from rlcore_report.lines import OUTPUT_CHARS, PROMPT_CHARS
-from rlcore_report.tables import MAX_CELLS, short_name, show_cell
+from rlcore_report.tables import MAX_CELLS, scores_first, short_name, show_cell
 
 HEAD_WIDTH = 10
 """Width at which the names of columns of numbers are broken, so that the texts beside them keep theirs."""
@@ -36,7 +36,7 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
         key for row in rows for key, value in row.items() if key in TEXT_COLUMNS or show_cell(value)
     )
     words = [key for key in present if key in TEXT_COLUMNS]
-    numbers = [key for key in present if key not in ("step", *words)][:MAX_CELLS]
+    numbers = scores_first(key for key in present if key not in ("step", *words))[:MAX_CELLS]
     table = Table(title=Text(title), title_justify="left")
     if "step" in present:
         table.add_column("step", justify="right", no_wrap=True)

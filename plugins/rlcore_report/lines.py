@@ -13,6 +13,7 @@ from rlcore_report.tables import (
     MAX_CELLS,
     SIDE_STATISTICS,
     headline_metrics,
+    scores_first,
     short_name,
     show_cell,
     show_number,
@@ -113,7 +114,8 @@ class LineLogger:
         """Print rows of completions."""
         self._print(title)
         for row in rows:
-            numbers = [f"   {short_name(key)} {show_cell(value)}" for key, value in row.items() if show_cell(value)]
+            shown = {key: show_cell(value) for key, value in row.items() if show_cell(value)}
+            numbers = [f"   {short_name(key)} {shown[key]}" for key in scores_first(shown)]
             prompt, output = str(row.get("prompt", ""))[-PROMPT_CHARS:], str(row.get("output", ""))[:OUTPUT_CHARS]
             self._print(f"  {prompt!r} → {output!r}{''.join(numbers[:MAX_CELLS])}")
 

@@ -16,7 +16,7 @@ from rlcore.loggers.console import ConsoleConfig, ConsoleLogger
 from rlcore.protocols import RunView
 from rlcore.safe_text import visible
 from rlcore_report.lines import LineLogger
-from rlcore_report.tables import MAX_CELLS, html_table, short_name, show_cell, show_number
+from rlcore_report.tables import MAX_CELLS, html_table, scores_first, short_name, show_cell, show_number
 
 MAX_LINES = 12
 """Number of the newest lines that the table shows; metrics.jsonl has all."""
@@ -133,7 +133,8 @@ def _completions_html(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     names = ("prompt", "output")
-    numbers = [key for key in rows[0] if key not in ("step", *names) and show_cell(rows[0][key])][:MAX_CELLS]
+    numbers = scores_first(key for key, value in rows[0].items() if key not in ("step", *names) and show_cell(value))
+    numbers = numbers[:MAX_CELLS]
     cells = [
         [*(visible(row.get(key, "")) for key in names), *(show_cell(row.get(key)) for key in numbers)] for row in rows
     ]

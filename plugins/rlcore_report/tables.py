@@ -31,6 +31,13 @@ KNOWN_GROUPS = (
 SIDE_STATISTICS = ("/std", "/min", "/max", "/median", "_s")
 MAX_CELLS = 5
 """Metrics in a step's line or a sample's row; all that a trainer names are shown, however many they are."""
+EPISODE_COLUMNS = ("episode/", "environment/", "curriculum/")
+"""Beginnings of columns about the episodes of an environment."""
+
+
+def scores_first(names: Iterable[str]) -> list[str]:
+    """Return the columns of completions, with those about episodes after all others, so that scores have room."""
+    return sorted(names, key=lambda name: name.startswith(EPISODE_COLUMNS))
 
 
 def headline_metrics(names: Iterable[str], headline: Sequence[str]) -> list[str]:

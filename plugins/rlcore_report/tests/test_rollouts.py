@@ -62,6 +62,15 @@ def test_in_a_pipe_a_row_is_a_line_of_plain_text(run: RunDir, say: Callable[...,
     assert cells(say("mine", "--full"))[3] == ["2", "x" * 300, "y" * 500, "cut", "500", "-1.5000"]
 
 
+def test_the_reward_of_an_episode_is_shown_before_its_metrics(run: RunDir, say: Callable[..., str]) -> None:
+    ends = dict.fromkeys(("episode/done", "episode/truncated", "episode/max_turns", "episode/context"), 0.0)
+    row = {"step": 3, "prompt": "Go", "output": "a", "length": 1, "episode/turns": 2.0, **ends, "reward": 0.75}
+    run.rollouts.write_text(json.dumps(row) + "\n")
+    _, *shown = cells(say("mine"))
+    assert shown[-1][:5] == ["3", "Go", "a", "1", "0.7500"]
+    assert "reward" in " ".join(word for line in shown[:-1] for word in line)
+
+
 def test_the_best_and_the_worst_are_tables_of_their_own(run: RunDir, say: Callable[..., str]) -> None:
     shown = cells(say("mine", "--best", "2", "--worst", "1", "--grep", "e", "--step", "1:"))
     assert [line[:3] for line in shown if line[0] in {"1", "2"}] == [
