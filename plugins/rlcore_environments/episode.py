@@ -14,6 +14,7 @@ from rlcore.types import Prompt
 from rlcore_environments.answers import LARGEST_REWARD, Answer, BadAnswer, to_metric
 from rlcore_environments.calls import CallTooLate
 from rlcore_environments.process import ProcessDied, RemoteError
+from rlcore_environments.worker import place_of
 
 DONE, TRUNCATED, FAILED = "done", "truncated", "failed"
 MAX_TURNS, MAX_NEW_TOKENS, CONTEXT = "max_turns", "max_new_tokens", "context"
@@ -157,7 +158,7 @@ class Episode:
         elif isinstance(error, CallTooLate):
             self.fail(f"the environment {error}")
         else:
-            self.fail(f"the environment raised {describe_error(error)}")
+            self.fail(f"the environment raised {describe_error(error)}{place_of(error)}")
 
     @property
     def next_prompt(self) -> Prompt:

@@ -12,6 +12,8 @@ from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Environment
 from rlcore.safe_text import show
+from rlcore_environments.answers import BadAnswer
+from rlcore_environments.worker import missing_methods
 
 FORMS = (
     "an environment is a class with reset(row, *, seed) and step(turn), a function that returns an object with these "
@@ -132,11 +134,10 @@ def check_environment(made: Any, factory: Factory) -> Environment:
     """Return what a factory made, if it has the methods of an environment.
 
     Raises:
-        TypeError: it has not.
+        BadAnswer: it has not.
     """
-    missing = [name for name in ("reset", "step") if not callable(getattr(made, name, None))]
-    if missing:
-        raise TypeError(f"'{factory.name}' made {show(made)}, which has no method {' and no '.join(missing)}")
+    if missing := missing_methods(made):
+        raise BadAnswer(f"'{factory.name}' made {missing}")
     environment: Environment = made
     return environment
 

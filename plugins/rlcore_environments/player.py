@@ -27,6 +27,7 @@ from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.process import RemoteError, isolated_factory
 from rlcore_environments.rows import SEED, any_token, content_of, describe_silence, fields_of, fitted, own_columns
 from rlcore_environments.sampler import EpisodeSampler, Given
+from rlcore_environments.worker import place_of
 from rlcore_transformers.data.rows import load_rows
 from rlcore_transformers.data.tokens import missing_opening, opening_tokens
 
@@ -71,7 +72,8 @@ class Player:
             raise
         except Exception as error:  # an environment's own code may raise anything
             raise DataError(
-                f"data.environment '{self.factory.name}': rows({split!r}) raised {describe_error(error)}"
+                f"data.environment '{self.factory.name}': rows({split!r}) raised "
+                f"{describe_error(error)}{place_of(error)}"
             ) from error
 
     def dialogue(self, tokenizer: Any) -> Dialogue:
@@ -226,8 +228,8 @@ class Player:
                 raise DataError(f"{what}[{i}]: environment '{self.factory.name}': reset raised {error}") from None
             except Exception as error:
                 raise DataError(
-                    f"{what}[{i}]: environment '{self.factory.name}': reset raised {describe_error(error)}; the row is "
-                    f"{shorten(dict(row))}"
+                    f"{what}[{i}]: environment '{self.factory.name}': reset raised "
+                    f"{describe_error(error)}{place_of(error)}; the row is {shorten(dict(row))}"
                 ) from error
             if not said and row.get(column) is None:
                 raise DataError(describe_silence(f"{what}[{i}]", self.factory.name, column))

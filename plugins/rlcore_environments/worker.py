@@ -16,7 +16,10 @@ import json
 import os
 import pickle
 import sys
+import sysconfig
 import threading
+import traceback
+from pathlib import Path
 from typing import Any
 
 FIELDS = ("messages", "reward", "done", "truncated", "info")
@@ -64,8 +67,10 @@ class Server:
             rows = self._finished(self.source.rows(arguments["split"]))
             return None if rows is None else [dict(row) for row in rows]
         if method == "reset":
-            self.environments[episode] = self.make()
-            return self._finished(self.environments[episode].reset(arguments["row"], seed=arguments["seed"]))
+            made = self.environments[episode] = self.make()
+            if missing := missing_methods(made):
+                raise TypeError(f"it made {missing}")
+            return self._finished(made.reset(arguments["row"], seed=arguments["seed"]))
         if method == "step":
             return self._finished(self.environments[episode].step(RemoteTurn(**arguments)))
         environment = self.environments.pop(episode, None)
@@ -121,6 +126,22 @@ def plain_value(value: Any) -> Any:
     return list(value) if isinstance(value, (set, frozenset, tuple)) else str(value)
 
 
+def missing_methods(made: Any) -> str:
+    """Return what is wrong with an object that has not the methods of an environment; empty if it has them."""
+    missing = [name for name in ("reset", "step") if not callable(getattr(made, name, None))]
+    return f"an object of {type(made).__name__}, which has no method {' and no '.join(missing)}" if missing else ""
+
+
+def place_of(error: BaseException) -> str:
+    """Return where the code of an environment raised, as ` at FOLDER/FILE:LINE`; empty if none of its files did."""
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.parent != Path(__file__).parent and not frame.filename.startswith((*libraries, "<")):
+            return f" at {file.parent.name}/{file.name}:{frame.lineno}"
+    return ""
+
+
 def main() -> None:
     """Answer requests until the standard input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -150,7 +171,7 @@ def main() -> None:
             result = _plain(server.call(method, request["episode"], request["arguments"]), method)
             say({"id": request["id"], "result": result})
         except BaseException as error:  # noqa: BLE001  the parent reports it
-            say({"id": request["id"], "error": f"{type(error).__name__}: {error}"})
+            say({"id": request["id"], "error": f"{type(error).__name__}: {error}{place_of(error)}"})
 
     for line in sys.stdin:
         threading.Thread(target=answer, args=(json.loads(line),), daemon=True).start()

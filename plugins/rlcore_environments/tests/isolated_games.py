@@ -65,3 +65,17 @@ class Pairs:
 
     def step(self, turn: object) -> object:
         return "next", {"a": 1, "b": 2}
+
+
+class Unfinished:
+    """It has no `step`."""
+
+    def reset(self, row: dict[str, object], *, seed: int) -> str:
+        return "go"
+
+
+class Broken(Pairs):
+    """Its `reset` raises."""
+
+    def reset(self, row: dict[str, object], *, seed: int) -> str:
+        raise ValueError("no dice")

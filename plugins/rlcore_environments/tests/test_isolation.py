@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -56,7 +57,10 @@ def test_a_process_that_dies_ends_its_episodes_and_is_started_again() -> None:
     assert batch.failures[1] == (
         "episode 1, turn 1: the environment is gone: its process ended with code 3; its last output: out of luck"
     )
-    assert batch.failures[2] == "episode 2, turn 1: the environment raised ValueError: no such door"
+    assert re.fullmatch(
+        r"episode 2, turn 1: the environment raised ValueError: no such door at tests/isolated_games\.py:\d+",
+        batch.failures[2],
+    )
     shared = make_player(NAME, data={"episodes": {"isolate": "process", "max_failed": 1.0}})
     prompts = read_prompts(shared, policy, ["a", "b"])
     gen = SamplingConfig(max_new_tokens=8)
@@ -88,6 +92,24 @@ def test_what_cannot_be_isolated_is_refused() -> None:
         play("no_such_games:Dice", ["a"], isolate="process")
     with pytest.raises(ConfigError, match=r"data\.episodes\.python = '/no/python': cannot be started: No such file"):
         play(NAME, ["a"], isolate="process", python="/no/python")
+
+
+@pytest.mark.parametrize("isolate", ["none", "process", "episode"])
+def test_an_environment_without_a_method_is_refused_before_the_run(isolate: str) -> None:
+    player = make_player("isolated_games:Unfinished", data={"episodes": {"isolate": isolate}})
+    with pytest.raises(
+        DataError, match=r"prompts\[0\]: environment 'Unfinished'.* Unfinished, which has no method step"
+    ):
+        read_prompts(player, make_policy(chat=True), ["a"])
+    player.close()
+
+
+def test_the_place_of_an_error_in_reset_is_named_in_any_process() -> None:
+    for isolate in ("none", "process"):
+        player = make_player("isolated_games:Broken", data={"episodes": {"isolate": isolate}})
+        with pytest.raises(DataError, match=r"reset raised ValueError: no dice at tests/isolated_games\.py:\d+"):
+            read_prompts(player, make_policy(chat=True), ["a"])
+        player.close()
 
 
 def test_an_error_in_reset_is_reported_before_the_run() -> None:
