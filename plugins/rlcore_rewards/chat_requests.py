@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from rlcore.errors import RewardError
+from rlcore.errors import ConfigError, RewardError
 from rlcore_rewards.config import JudgeConfig
 from rlcore_rewards.extras import load
 
@@ -52,13 +52,15 @@ class ChatRequests:
         spent: what is used of the budget, which requests are added to.
 
     Raises:
+        ConfigError: the key has characters that no request can have.
         PluginError: httpx is not installed.
     """
 
     def __init__(self, config: JudgeConfig, key: str | None, spent: Spent) -> None:
         self.config, self.spent = config, spent
         self._httpx = load("httpx", reward="judge", extra="judge")
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._key = _checked(key, config.key_env)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = self._httpx.Limits(max_connections=config.concurrency, max_keepalive_connections=config.concurrency)
         self._client = self._httpx.AsyncClient(headers=headers, timeout=config.timeout_s, limits=limits)
         self._url = f"{config.url.rstrip('/')}/chat/completions"
@@ -107,15 +109,17 @@ class ChatRequests:
             return _Attempt(f"{self._url} did not answer within judge.timeout_s = {self.config.timeout_s:g}")
         except (self._httpx.InvalidURL, self._httpx.UnsupportedProtocol) as error:
             raise RewardError(f"judge.url = {self.config.url!r}: is no address of a server: {error}") from error
+        except UnicodeEncodeError as error:
+            raise RequestFailed("the question has half of a surrogate pair, which is no Unicode") from error
         except self._httpx.HTTPError as error:
             return _Attempt(f"{self._url}: {type(error).__name__}: {str(error) or 'no further reason'}")
         if response.status_code in REPEATED or response.status_code >= 500:
             wait_s = _retry_after(response.headers.get("retry-after"))
-            return _Attempt(f"{self._url} answered {_status(response)}", wait_s)
+            return _Attempt(f"{self._url} answered {self._status(response)}", wait_s)
         if response.status_code != 200:
             raise RewardError(
                 f"the judge at {self._url} refuses the request for the model '{self.config.model}': "
-                f"{_status(response)}; check judge.url, judge.model and the key in {self.config.key_env}"
+                f"{self._status(response)}; check judge.url, judge.model and the key in {self.config.key_env}"
             )
         return self._text(response)
 
@@ -129,15 +133,23 @@ class ChatRequests:
             reply = response.json()
             self.spent.tokens += int((reply.get("usage") or {}).get("total_tokens") or 0)
             text = reply["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
             raise RequestFailed(f"{self._url} answered with no reply of a chat: {response.text[:120]!r}") from None
         return text if isinstance(text, str) else ""
 
+    def _status(self, response: Any) -> str:
+        """Return the status of a response and the beginning of what it says, without the key."""
+        text = " ".join(response.text.split())
+        text = (text.replace(self._key, "***") if self._key else text)[:200]
+        return f"{response.status_code} {response.reason_phrase}{f': {text}' if text else ''}"
 
-def _status(response: Any) -> str:
-    """Return the status of a response and the beginning of what it says."""
-    text = " ".join(response.text.split())[:200]
-    return f"{response.status_code} {response.reason_phrase}{f': {text}' if text else ''}"
+
+def _checked(key: str | None, variable: str) -> str:
+    """Return a key without white space around it, such as the end of the line of a file; it appears in no error."""
+    key = (key or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"judge.key_env: the key in {variable} has characters that no request can have; set it again")
+    return key
 
 
 def _retry_after(value: str | None) -> float:

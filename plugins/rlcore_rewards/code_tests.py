@@ -49,7 +49,7 @@ class CodeTests:
         if sys.platform == "win32":
             raise PluginError("reward 'code_tests' needs the limits of POSIX; Windows has none")
         self.config, self._python = config, config.python or sys.executable
-        self._tally = Tally("code_tests")
+        self._tally, self._untested = Tally("code_tests"), Tally("code_tests")
         self.__signature__ = signature("code_tests.column", [config.column])
         if config.isolation == "require" and self._confinement.problem:
             raise PluginError(
@@ -71,14 +71,17 @@ class CodeTests:
             passed = dict(zip(distinct, threads.map(self._passes, distinct), strict=True))
         late = f"tests were ended at code_tests.timeout_s = {self.config.timeout_s:g}, and count as failed"
         self._tally.add(len(jobs), {late: num} if (num := sum(passed[job] is None for job in jobs)) else {})
+        none = f"outputs have no tests in the column '{column}', and get no reward"
+        self._untested.add(len(outputs), {none: num} if (num := tests.count([])) else {})
         return [
             self._credit([passed[self._code(output), test] is True for test in each]) if each else None
             for output, each in zip(outputs, tests, strict=True)
         ]
 
     def close(self) -> None:
-        """Log how many tests took too long."""
+        """Log how many tests took too long, and how many outputs have none."""
         self._tally.close()
+        self._untested.close()
 
     @cached_property
     def _confinement(self) -> sandbox.Confinement:
@@ -123,6 +126,13 @@ class CodeTests:
         if value is None:
             return []
         if isinstance(value, Mapping) and {"inputs", "outputs"} <= value.keys():
+            if "fn_name" in value:
+                raise RewardError(
+                    f"{where}: calls of {value['fn_name']!r} (fn_name) are no tests here; write statements such as "
+                    "'assert f(1) == 2'"
+                )
+            if not all(isinstance(value[name], (list, tuple)) for name in ("inputs", "outputs")):
+                raise RewardError(f"{where}: 'inputs' and 'outputs' are no lists; {FORMS}")
             if len(value["inputs"]) != len(value["outputs"]):
                 counts = f"{len(value['inputs'])} inputs and {len(value['outputs'])} outputs"
                 raise RewardError(f"{where}: has {counts}; give each input its output")
@@ -147,8 +157,8 @@ def _parsed(text: str) -> Any:
     """Return the tests in a text: JSON, or else Python, which is one test."""
     try:
         value = json.loads(text)
-    except ValueError:
-        return [text]
+    except (ValueError, RecursionError):
+        return [text] if text.strip() else []
     return value if isinstance(value, (list, dict)) else [text]
 
 
@@ -160,8 +170,9 @@ def _test(value: Any, where: str) -> CodeTest:
             raise RewardError(f"{where}: {value[:80]!r} is no Python: {error}; {FORMS}") from error
         return CodeTest(statement=value)
     if isinstance(value, Mapping) and {"input", "output"} <= value.keys():
-        stdin, expected = (each if isinstance(each, str) else str(each) for each in (value["input"], value["output"]))
-        return CodeTest(stdin=stdin, expected=expected)
+        if all(isinstance(each, str | int | float) for each in (value["input"], value["output"])):
+            return CodeTest(stdin=str(value["input"]), expected=str(value["output"]))
+        raise RewardError(f"{where}: {value!r:.80}: input and output must be texts or numbers")
     raise RewardError(f"{where}: {value!r:.80} is no test; {FORMS}")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, RewardError
 from rlcore_rewards.columns import signature
 from rlcore_rewards.config import ExactMatchConfig
 from rlcore_rewards.parts import after
@@ -40,12 +40,18 @@ class ExactMatch:
         self.__signature__ = signature("exact_match.column", [config.column])
 
     def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
-        """Return 1 for each output that equals its row's text, or one of its texts, and None for a row without one."""
+        """Return 1 for each output that equals its row's text, or one of its texts, and None for a row without one.
+
+        Raises:
+            RewardError: a row has a mapping.
+        """
         column, counts = self.config.column, dict[str, int]()
         rewards: list[float | None] = []
-        for output, right in zip(outputs, columns[column], strict=True):
+        for i, (output, right) in enumerate(zip(outputs, columns[column], strict=True)):
             problem, reward = "", None
-            if right is None:
+            if isinstance(right, Mapping):
+                raise RewardError(f"sample {i}, column '{column}': {right!r:.80} is no text, and no list of texts")
+            if right is None or not list(_texts(right)):
                 problem = f"outputs have nothing in the column '{column}' to compare with, and get no reward"
             else:
                 try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -83,7 +84,7 @@ class JsonSchema:
             raise RewardError(
                 f"{where}: the reference {error.ref!r} leads nowhere in the schema; nothing is loaded from the network"
             ) from error
-        except RecursionError:
+        except (RecursionError, OverflowError):  # too deep, or a number too large for `multipleOf`
             return self.config.parsed
 
     def _parse(self, text: str) -> Any:
@@ -94,11 +95,13 @@ class JsonSchema:
         return _decoded(text) if self.config.find == "whole" else _first(text)
 
     def _of_row(self, schema: Any, where: str) -> Any:
-        key = schema if isinstance(schema, str) else json.dumps(schema, sort_keys=True, default=repr)
+        key = schema if isinstance(schema, str) else json.dumps(schema, default=repr)
         if key not in self._validators:
             parsed = _decoded(schema) if isinstance(schema, str) else schema
             if parsed is NOTHING:
                 raise RewardError(f"{where}: {schema[:80]!r} is no JSON; give a JSON schema as a mapping or JSON text")
+            if not isinstance(parsed, (Mapping, bool)):
+                raise RewardError(f"{where}: {schema!r:.80} is no JSON schema; give one as a mapping or JSON text")
             try:
                 self._validators[key] = self._build(parsed)
             except self._library.SchemaError as error:
@@ -129,14 +132,14 @@ def _read_schema(source: Any) -> Any:
 
 def _decoded(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return NOTHING
 
 
 def _first(text: str) -> Any:
     """Return the first object or array in a text that is whole, or NOTHING."""
-    decoder = json.JSONDecoder(parse_constant=_refuse)
+    decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
     for i, character in enumerate(text):
         if character in "{[":
             try:
@@ -149,6 +152,12 @@ def _first(text: str) -> Any:
 def _refuse(constant: str) -> NoReturn:
     """Refuse NaN and infinities, which Python reads and JSON does not have."""
     raise ValueError(constant)
+
+
+def _finite(text: str) -> float:
+    """Refuse numbers such as 1e400, which Python reads as infinite."""
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
 
 
 def _describe(error: Any) -> str:

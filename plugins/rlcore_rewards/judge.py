@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rlcore.errors import ConfigError, RewardError
 from rlcore.logging import get_logger
@@ -193,6 +194,10 @@ def _check(config: JudgeConfig) -> None:
         raise ConfigError(f"judge.low = {config.low:g}: must be below judge.high = {config.high:g}")
     if not config.url.startswith(("http://", "https://")):
         raise ConfigError(f"judge.url = {config.url!r}: must begin with http:// or https://")
+    try:
+        urlsplit(config.url).port  # noqa: B018  which is read here
+    except ValueError as error:
+        raise ConfigError(f"judge.url = {config.url!r}: is no address of a server: {error}") from error
     if bad := [name for name in FIELD.findall(config.rubric) if name in NO_COLUMNS]:
         raise ConfigError(
             f"judge.rubric: {{{bad[0]}}} is no placeholder: use {{prompt}}, {{output}} or a column's name"

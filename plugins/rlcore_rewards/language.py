@@ -74,9 +74,13 @@ class Language:
         rewards = [
             None if code is None else self._score(code.lower(), each) for code, each in zip(wanted, found, strict=True)
         ]
-        undecided = sum(each is None for each in found)
-        what = f"outputs have no language that can be detected, and get {config.undecided}"
-        self._tally.add(len(outputs), {what: undecided} if undecided else {})
+        counts = {
+            f"outputs have no language that can be detected, and get {config.undecided}": sum(
+                each is None and code is not None for code, each in zip(wanted, found, strict=True)
+            ),
+            f"outputs have no code in the column '{config.column}', and get no reward": wanted.count(None),
+        }
+        self._tally.add(len(outputs), {what: number for what, number in counts.items() if number})
         return rewards
 
     def close(self) -> None:

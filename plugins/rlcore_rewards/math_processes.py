@@ -115,9 +115,7 @@ class MathProcesses:
             return self._compare(pairs)
 
     def _compare(self, pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
-        keys = [
-            hashlib.sha256(f"{len(gold)}:{gold}{output}".encode(errors="replace")).digest() for gold, output in pairs
-        ]
+        keys = [_key(gold, output) for gold, output in pairs]
         open_pairs = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in self._known}
         free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in self._workers:

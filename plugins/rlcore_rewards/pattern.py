@@ -74,5 +74,5 @@ def compile_pattern(pattern: str, option: str, flags: int = 0) -> Any:
         raise ConfigError(f"{option} is empty: set a regular expression")
     try:
         return regex.compile(pattern, flags)
-    except regex.error as error:
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{option} = {pattern!r}: is no regular expression: {error}") from error

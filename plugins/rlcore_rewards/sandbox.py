@@ -1,7 +1,7 @@
 """Run code of a policy in a process with limits and, where the system allows it, without a network.
 
-The limits keep mistakes and runaway code from harming the run; they are no protection from an attacker. The code reads
-what the user of the run can read, and within its time it can fill the disk with several files.
+The limits keep mistakes and runaway code from harming the run; they are no protection from an attacker. The code reads,
+changes and deletes what the user of the run can, and within its time it can fill the disk with several files.
 """
 
 from __future__ import annotations

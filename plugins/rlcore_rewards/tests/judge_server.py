@@ -24,6 +24,8 @@ class JudgeServer:
     * `vague`: an answer without a score.
     * `high`: an answer with the score 99.
     * `garbled`: 200 with something that is no JSON.
+    * `nested`: 200 with JSON that is too deep to be read.
+    * `countless`: 200 with an infinite number of tokens.
     """
 
     def __init__(self) -> None:  # noqa: C901  the classes inside know the server
@@ -67,6 +69,10 @@ class JudgeServer:
                     self._send(429, b"too many", {"Retry-After": "0"})
                 elif "garbled" in text:
                     self._send(200, b"<html>")
+                elif "nested" in text:
+                    self._send(200, b"[" * 200_000)
+                elif "countless" in text:
+                    self._send(200, b'{"usage": {"total_tokens": 1e999}}')
                 else:
                     if "slow" in text:
                         time.sleep(2)

@@ -61,7 +61,9 @@ def test_the_code_is_the_last_block_or_the_whole_output() -> None:
 
 def test_a_prompt_without_tests_gets_no_reward() -> None:
     reward = CodeTests(CodeTestsConfig(**QUICK))
-    assert reward(outputs=["x = 1", "x = 1", "x = 1"], tests=[None, [], ["assert x"]]) == [None, None, 1.0]
+    tests = [None, [], " \n", ["assert x"]]
+    assert reward(outputs=["x = 1"] * 4, tests=tests) == [None, None, None, 1.0]
+    assert reward._untested.counts == {"outputs have no tests in the column 'tests', and get no reward": 3}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +180,13 @@ def test_the_number_of_processes_is_limited_unless_the_user_is_root() -> None:
         (["assert 1", 3], "sample 0, column 'tests', test 1: 3 is no test; tests are a list"),
         ([{"input": "1"}], "test 0: {'input': '1'} is no test"),
         ({"inputs": ["1"], "outputs": []}, "has 1 inputs and 0 outputs; give each input its output"),
+        ({"inputs": "12", "outputs": "12"}, "'inputs' and 'outputs' are no lists; tests are a list of statements"),
+        ({"fn_name": "f", "inputs": [[1]], "outputs": [1]}, "calls of 'f' (fn_name) are no tests here"),
+        (
+            [{"input": ["1", "2"], "output": "3"}],
+            "test 0: {'input': ['1', '2'], 'output': '3'}: input and output must be",
+        ),
+        ([{"input": None, "output": "3"}], "input and output must be texts or numbers"),
         (["assert 1"] * 3, "has 3 tests, more than code_tests.most_tests = 2"),
     ],
 )

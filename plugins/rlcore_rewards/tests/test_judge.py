@@ -85,6 +85,9 @@ def test_the_wait_doubles(server: JudgeServer) -> None:
         ("vague", "judge.pattern finds no score in the reply 'I cannot say.'"),
         ("high", "the score 99 lies outside [judge.low, judge.high] = [0, 10]"),
         ("garbled", "answered with no reply of a chat: '<html>'"),
+        ("nested", f"answered with no reply of a chat: '{'[' * 120}'"),
+        ("countless", """answered with no reply of a chat: '{"usage": {"total_tokens": 1e999}}'"""),
+        ("half \ud800", "the question has half of a surrogate pair, which is no Unicode"),
     ],
 )
 def test_a_failed_judgement_is_missing_and_counted(server: JudgeServer, text: str, reason: str) -> None:
@@ -115,6 +118,32 @@ def test_a_server_that_refuses_is_an_error_at_once(server: JudgeServer) -> None:
         "check judge.url, judge.model and the key in OPENAI_API_KEY"
     )
     assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(("key", "sent"), [("sk-hidden\n", "Bearer sk-hidden"), (" ", None)])
+def test_the_key_is_sent_without_white_space_around_it(
+    server: JudgeServer, monkeypatch: pytest.MonkeyPatch, key: str, sent: str | None
+) -> None:
+    monkeypatch.setenv("A_KEY", key)
+    assert ask(server, ["abc"], key_env="A_KEY") == [0.3]
+    assert server.keys == [sent]
+
+
+@pytest.mark.parametrize("key", ["sk-hidd\u00e9n", "sk-hidd\nen"])
+def test_a_key_that_cannot_be_sent_is_an_error_that_does_not_show_it(
+    server: JudgeServer, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("A_KEY", key)
+    with pytest.raises(ConfigError, match=r"judge\.key_env: the key in A_KEY has characters") as raised:
+        ask(server, ["abc"], key_env="A_KEY")
+    assert "hidd" not in str(raised.value)
+
+
+def test_a_key_that_the_server_repeats_is_in_no_error(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "sk-hidden")
+    server.refusal = (401, "wrong key: sk-hidden")
+    with pytest.raises(RewardError, match=r"401 Unauthorized: wrong key: \*\*\*;"):
+        ask(server, ["abc"], key_env="A_KEY")
 
 
 def test_no_server_is_an_error_that_names_the_address(server: JudgeServer) -> None:
@@ -197,6 +226,7 @@ def test_a_spent_budget_ends_the_run_after_the_step(
         ),
         ({"low": 10.0}, "judge.low = 10: must be below judge.high = 10"),
         ({"url": "localhost"}, "judge.url = 'localhost': must begin with http:// or https://"),
+        ({"url": "http://localhost:99999/v1"}, "judge.url = 'http://localhost:99999/v1': is no address of a server"),
         ({"pattern": r"\d+"}, "judge.pattern = '\\\\d+': has 0 groups; the score is one"),
     ],
 )
