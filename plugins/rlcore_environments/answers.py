@@ -74,15 +74,15 @@ def read_messages(found: Any, what: str) -> list[dict[str, Any]]:
     return messages
 
 
-def read_step(found: Any, *, may_be_silent: bool = False) -> Answer:
+def read_step(found: Any) -> Answer:
     """Return a step of any form, checked.
 
     A text is what the policy reads next; a number is the reward of the last turn; a pair is both; a mapping has the
     fields of a `Step`.
 
     Raises:
-        BadAnswer: it has none of the forms, a reward is not finite or too large, or an episode that goes on has no
-            messages.
+        BadAnswer: it has none of the forms, a reward is not finite or too large, `done` or `truncated` is no truth
+            value, or an episode that goes on has no messages.
     """
     if isinstance(found, str):
         found = Step(messages=found)
@@ -99,15 +99,23 @@ def read_step(found: Any, *, may_be_silent: bool = False) -> Answer:
             f"step returned {shorten(found)} ({type(found).__name__}); return a rlcore.protocols.Step, a text, a "
             "number, or a pair (text, number)"
         )
+    done, truncated = _flag("done", found.done), _flag("truncated", found.truncated)
     messages = read_messages(found.messages, "step")
-    if not messages and not (found.done or found.truncated or may_be_silent):
+    if not messages and not (done or truncated):
         raise BadAnswer("step returned no messages, though the episode is neither done nor truncated")
-    if messages and messages[-1]["role"] == "assistant" and not (found.done or found.truncated):
+    if messages and messages[-1]["role"] == "assistant" and not (done or truncated):
         raise BadAnswer("the last message of step has the role 'assistant'; the policy speaks next, so it must not")
     if not isinstance(found.info, Mapping):
         raise BadAnswer(f"step returned info = {shorten(found.info)}, which is not a mapping")
-    rewards, ends = _rewards(found.reward), (bool(found.done), bool(found.truncated))
-    return Answer(messages, rewards, *ends, dict(found.info), _stop(found.stop))
+    return Answer(messages, _rewards(found.reward), done, truncated, dict(found.info), _stop(found.stop))
+
+
+def _flag(name: str, value: Any) -> bool:
+    """Return a truth value, also one of numpy or torch, or 0 or 1; a text such as "false" is none."""
+    plain = value if isinstance(value, bool) else to_metric(value)
+    if plain not in (0, 1):
+        raise BadAnswer(f"step returned {name} = {shorten(value)} ({type(value).__name__}), which is not True or False")
+    return bool(plain)
 
 
 def _stop(stop: Any) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from rlcore.config import config, option
+from rlcore.errors import ConfigError
+from rlcore.safe_text import show
 
 
 @config
@@ -61,6 +63,14 @@ class EpisodeOptions:
     python: str | None = option(
         None, "Python interpreter of that process, such as that of another virtual environment; default: this one"
     )
+
+    def __attrs_post_init__(self) -> None:
+        """Check that an interpreter has a process."""
+        if self.python is not None and self.isolate == "none":
+            raise ConfigError(
+                f"python = {show(self.python)}: has no effect, since environments run in this process; set isolate to "
+                "`process` or `episode`, or leave it out"
+            )
 
 
 @config

@@ -67,7 +67,7 @@ class Player:
             return None
         try:
             found = self.factory.own_rows(split)
-            return None if found is None else [dict(row) for row in found]
+            rows = None if found is None else [dict(row) for row in found]
         except RLCoreError:
             raise
         except Exception as error:  # an environment's own code may raise anything
@@ -75,6 +75,12 @@ class Player:
                 f"data.environment '{self.factory.name}': rows({split!r}) raised "
                 f"{describe_error(error)}{place_of(error)}"
             ) from error
+        if rows is not None and not rows and split == "train":
+            raise DataError(
+                f"data.environment '{self.factory.name}': rows('train') returned no rows, so there is nothing to play; "
+                "return a row for each episode of a pass, or None and give prompts"
+            )
+        return rows
 
     def dialogue(self, tokenizer: Any) -> Dialogue:
         """Return what renders the environment's messages for a tokenizer."""

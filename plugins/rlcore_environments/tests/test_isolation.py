@@ -90,6 +90,8 @@ def test_what_cannot_be_isolated_is_refused() -> None:
         play(local, ["a"], isolate="process")
     with pytest.raises(ConfigError, match="could not load it: ModuleNotFoundError: No module named 'no_such_games'"):
         play("no_such_games:Dice", ["a"], isolate="process")
+    with pytest.raises(ConfigError, match=r"python = '/no/python': has no effect, .*; set isolate to `process`"):
+        play(NAME, ["a"], python="/no/python")
     with pytest.raises(ConfigError, match=r"data\.episodes\.python = '/no/python': cannot be started: No such file"):
         play(NAME, ["a"], isolate="process", python="/no/python")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from env_games import Scripted, make_player, make_policy, play, read_prompts
 
 from rlcore.protocols import Step, Turn
@@ -23,6 +24,16 @@ def answering(answer: Any) -> type:
             return answer
 
     return Made
+
+
+@pytest.mark.parametrize("name", ["done", "truncated"])
+def test_an_end_is_a_truth_value_of_any_library_and_a_text_is_none(name: str) -> None:
+    for value in (True, np.bool_(True), torch.tensor(True), 1):
+        assert play(answering({name: value}), ["x"]).numbers[f"episode/{name}"] == [1.0]
+    for value in ("false", None, 2, [True]):
+        batch = play(answering({"messages": "on", name: value}), ["x"])
+        assert f"step returned {name} = " in batch.failures[0]
+        assert "which is not True or False" in batch.failures[0]
 
 
 def test_numbers_of_any_library_in_info_are_metrics_and_others_are_left_out() -> None:

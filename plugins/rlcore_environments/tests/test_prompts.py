@@ -88,3 +88,10 @@ def test_an_episode_without_room_for_a_turn_fails() -> None:
     assert batch.failures[0] == ""
     assert "episode 1, turn 0: the prompt has" in batch.failures[1]
     assert [batch.numbers[f"episode/{end}"] for end in ("done", "failed")] == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_an_environment_without_rows_to_train_on_is_named() -> None:
+    made = type("Empty", (Notes,), {"rows": staticmethod(lambda split: [])})
+    with pytest.raises(DataError, match=r"environment 'Empty': rows\('train'\) returned no rows"):
+        make_player(made).rows("train")
+    assert make_player(made).rows("eval") == []
