@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -96,6 +96,19 @@ class Curriculum:
         if given is not None and not isinstance(given, Mapping):
             raise ConfigError(f"{OPTION} = {show(given)}: give a mapping from names of columns to {FORMS}")
         self.moves = [_move(str(name), move) for name, move in (given or {}).items()]
+
+    def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Check that each moving value reaches a row to train on: those that have the column keep their own.
+
+        Raises:
+            ConfigError: one reaches none.
+        """
+        for move in self.moves:
+            if rows and all(row.get(move.name) is not None for row in rows):
+                raise ConfigError(
+                    f"{OPTION}.{move.name}: has no effect, since every row to train on has a '{move.name}' of its own, "
+                    "which it keeps; leave that column out of the rows, or the option of the environment that fills it"
+                )
 
     def values(self, split: str) -> dict[str, Number]:
         """Return the present value of each column; rows of the split `eval` have the last ones.

@@ -115,6 +115,8 @@ class Player:
                 return self._render(pipeline, rows, openings, tokenizer, data, max_length=max_length, what=what)
 
             if self.is_lazy:
+                if what == "prompts":
+                    self.curriculum.check_rows(fields)
                 return self._unopened(fields, render, tokenizer, data, what)
             openings = self._openings(fields, data.prompt_column, what)
             found = render(fields, openings)

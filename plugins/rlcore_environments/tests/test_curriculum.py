@@ -95,6 +95,15 @@ def test_a_curriculum_of_another_form_is_refused(given: Any, message: str) -> No
         make_player(Echo, data={"episodes": {"curriculum": given}})
 
 
+def test_a_curriculum_that_reaches_no_row_is_refused() -> None:
+    player = make_player(levels(), data={"episodes": {"curriculum": {"level": {"from": 1, "to": 2, "over": 2}}}})
+    assert len(read_prompts(player, make_policy(), [{"level": 3}, {"wall": "north"}])) == 2
+    with pytest.raises(
+        ConfigError, match=r"curriculum\.level: has no effect, since every row to train on has"
+    ):
+        read_prompts(player, make_policy(), [{"level": 3}, {"level": 0}])
+
+
 def test_a_curriculum_by_success_needs_an_environment_that_states_it() -> None:
     with pytest.raises(ConfigError, match=r"level\.success: the environment's info has no 'success'"):
         moved({"from": 1, "to": 5, "success": 0.5}, 1, curriculum_level=1.0, episode_failed=0.2)

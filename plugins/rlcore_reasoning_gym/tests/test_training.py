@@ -7,7 +7,7 @@ import pytest
 from adapter_runs import train_two_steps
 
 import rlcore
-from rlcore.errors import RLCoreError
+from rlcore.errors import ConfigError, RLCoreError
 from rlcore_testing.small import make_llama, make_tokenizer
 
 
@@ -21,6 +21,17 @@ def test_grpo_trains_two_steps_on_a_mixture(tmp_path: Path, isolate: str) -> Non
     assert len(rows) == 16
     assert {name for name in result.metrics if name.startswith("environment/")} >= {"environment/chain_sum"}
     assert all("The next question" in row["transcript"][1]["content"] for row in rows)
+
+
+def test_a_curriculum_moves_the_level(tmp_path: Path) -> None:
+    options = {"name": "reasoning_gym", "families": "chain_sum", "instructions": None}
+    moving = {"level": {"from": 0, "to": 2, "over": 2}}
+    result = train_two_steps(tmp_path, options, curriculum=moving)
+    rows = [json.loads(line) for line in (result.run_dir / "rollouts.jsonl").read_text().splitlines()]
+    assert {(row["step"], row["environment/level"]) for row in rows} == {(1, 0.0), (2, 1.0)}
+    assert result.metrics["eval/environment/level"] == 2.0
+    with pytest.raises(ConfigError, match=r"curriculum\.level: has no effect"):
+        train_two_steps(tmp_path / "own", {**options, "level": 1}, curriculum=moving)
 
 
 @pytest.mark.parametrize("isolate", ["none", "process"])
