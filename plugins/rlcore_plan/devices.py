@@ -57,12 +57,15 @@ def read_rates(arguments: argparse.Namespace) -> Rates:
     """Return the rates of the hardware that the arguments of `rlcore plan` name, and defaults for others.
 
     Raises:
-        ConfigError: one cannot be read.
+        ConfigError: one cannot be read, or there are no devices to which they belong.
     """
     given = {}
     for field in attrs.fields(Rates):
         text = getattr(arguments, field.name)
         if text is not None:
             read = parse_share if field.name in ("utilisation", "overlap") else parse_rate
-            given[field.name] = read(f"--{field.name.replace('_', '-')}", text)
+            option = f"--{field.name.replace('_', '-')}"
+            given[field.name] = read(option, text)
+            if arguments.devices is None:
+                raise ConfigError(f"{option} {text}: needs --devices, such as --devices 8x80GB")
     return Rates(**given)

@@ -83,4 +83,7 @@ def parse_devices(text: str) -> tuple[int, int]:
             f"--devices {text!r}: must be the number of devices of one machine, at least 1, and the memory of each, "
             "such as 8x80GB"
         )
-    return int(found[1]), parse_size(found[2], f"--devices {text!r}")
+    size = parse_size(found[2], f"--devices {text!r}")
+    if found[2].strip().isdecimal() and size < 10**6:
+        raise ConfigError(f"--devices {text!r}: has {size} bytes for each device: add a unit, such as {size}GB")
+    return int(found[1]), size

@@ -129,16 +129,30 @@ def run(sweep: Sweep, *, overwrite: bool = False, **loop: Any) -> int:
 
 
 def open_study(sweep: Sweep, folder: SweepFolder) -> Study:
-    """Open or create the study of a sweep."""
+    """Open or create the study of a sweep.
+
+    Raises:
+        ConfigError: the file is no study, or cannot be opened.
+    """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from rlcore.errors import ConfigError
     from rlcore_sweep.study import Study
 
     run_, eval_ = sweep.base.get("run"), sweep.base.get("eval")
     steps = run_.get("steps") if isinstance(run_, dict) else None
     every = eval_.get("every") if isinstance(eval_, dict) and sweep.options.metric.startswith("eval/") else None
-    return Study(
-        folder.study, sweep.options, sweep.dimensions, total_steps=steps if isinstance(steps, int) else None,
-        min_steps=every if isinstance(every, int) and every > 0 else 1,
-    )  # fmt: skip
+    try:
+        return Study(
+            folder.study, sweep.options, sweep.dimensions, total_steps=steps if isinstance(steps, int) else None,
+            min_steps=every if isinstance(every, int) and every > 0 else 1,
+        )  # fmt: skip
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise ConfigError(
+            f"{folder.study}: cannot be opened as the study of a sweep: {reason}; restore the file, or begin again "
+            "with --overwrite"
+        ) from error
 
 
 def _finish(sweep: Sweep, study: Study, folder: SweepFolder) -> None:

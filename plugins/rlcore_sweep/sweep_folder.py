@@ -203,7 +203,10 @@ def read_record(folder: Path) -> dict[str, Any]:
         inner = sorted(child.name for child in folder.glob("*") if SweepFolder(child).is_sweep())
         hint = f"; it contains the sweeps {', '.join(inner)}: name one of them" if inner else ""
         raise ConfigError(f"{folder} holds no sweep: there is no {place.record.name} of `rlcore sweep`{hint}")
-    return load_yaml(place.record)
+    values = load_yaml(place.record)
+    if not isinstance(values.get(SECTION), Mapping):
+        raise ConfigError(f"{place.record} has no section '{SECTION}': it was changed or cut off; restore the file")
+    return values
 
 
 def write_yaml(file: Path, values: Mapping[str, Any], comments: list[str]) -> None:

@@ -38,6 +38,8 @@ def run(folders: dict[str, Path], tmp_path: Path) -> Path:
         (["--devices", "0x80GB"], ("--devices '0x80GB': must be the number of devices of one machine, at least 1, and "
          "the memory of each, such as 8x80GB")),
         (["--devices", "8xmuch"], "--devices '8xmuch': must be an amount of memory, such as 24GB, 80GiB or 512MB"),
+        (["--devices", "8x80"], "--devices '8x80': has 80 bytes for each device: add a unit, such as 80GB"),
+        (["--peak-flops", "312T"], "--peak-flops 312T: needs --devices, such as --devices 8x80GB"),
         (["--nodes", "2"], "--nodes 2: needs --devices, such as --devices 8x80GB"),
         (["--devices", "8x80GB", "--world", "8"], ("--world 8: cannot be combined with --devices 8x80GB, which names "
          "the number of devices and their memory: leave out --world")),

@@ -15,6 +15,7 @@ from sweep_fakes import wait_for
 
 from rlcore.cli import main
 from rlcore.config import dump_yaml, load_yaml
+from rlcore_sweep.sweep_folder import claim
 from rlcore_sweep.sweep_options import read_sweep, record_of
 from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 
@@ -93,6 +94,22 @@ def test_a_folder_without_a_sweep_is_named_with_the_sweeps_in_it(capsys: pytest.
     Path("sweeps/x/sweep.yaml").write_text("# rlcore sweep\n", encoding="utf-8")
     assert main(["sweep", "--show", "sweeps"]) == 1
     assert "it contains the sweeps x: name one of them" in capsys.readouterr().err
+    assert main(["sweep", "--show", "sweeps/x"]) == 1
+    assert "sweeps/x/sweep.yaml has no section 'sweep': it was changed or cut off" in capsys.readouterr().err
+
+
+def test_a_study_that_is_damaged_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["x.yaml", "run.seed=[0, 1]", "--metric", "eval/loss"]
+    Path("sweeps/x").mkdir(parents=True)
+    folder = claim(read_sweep(Path("x.yaml"), words[1:2], {"metric": "eval/loss"}))
+    folder.study.write_text("no database", encoding="utf-8")
+    for command in (["sweep", *words], ["sweep", "--show", "sweeps/x"]):
+        assert main(command) == 1
+        said = capsys.readouterr().err
+        assert (
+            "ConfigError: sweeps/x/study.db: cannot be opened as the study of a sweep: file is not a database" in said
+        )
+        assert "Traceback" not in said
 
 
 def test_train_names_the_command_that_reads_the_section(capsys: pytest.CaptureFixture[str]) -> None:
