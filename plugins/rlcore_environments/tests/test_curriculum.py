@@ -98,9 +98,7 @@ def test_a_curriculum_of_another_form_is_refused(given: Any, message: str) -> No
 def test_a_curriculum_that_reaches_no_row_is_refused() -> None:
     player = make_player(levels(), data={"episodes": {"curriculum": {"level": {"from": 1, "to": 2, "over": 2}}}})
     assert len(read_prompts(player, make_policy(), [{"level": 3}, {"wall": "north"}])) == 2
-    with pytest.raises(
-        ConfigError, match=r"curriculum\.level: has no effect, since every row to train on has"
-    ):
+    with pytest.raises(ConfigError, match=r"curriculum\.level: has no effect, since every row to train on has"):
         read_prompts(player, make_policy(), [{"level": 3}, {"level": 0}])
 
 
