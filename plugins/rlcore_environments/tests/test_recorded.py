@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
 import torch
 from env_games import TEMPLATE, Echo
-from structlog.testing import capture_logs
 from test_families import MODELS, byte_tokenizer, tokenizer_of, train  # noqa: F401
 from test_training import Fails, run
 
@@ -141,8 +141,9 @@ def test_turns_of_the_assistant_that_the_policy_did_not_write_are_not_learned(
 def test_failed_episodes_are_left_out_with_a_warning(tmp_path: Path) -> None:
     rows = [{"prompt": "ab", "seed": seed} for seed in (1, 2)]
     file = record(tmp_path, chat=True, environment=Fails, prompts=rows)
-    with capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs:
         found = read(str(file), tokenizer_of_letters(chat=True))
+    structlog.reset_defaults()  # captured values count as configured from then on
     assert len(found) == len(read_episodes(file)) == 4
     assert [(each["failed"], each["of"]) for each in logs if "left out" in each["event"]] == [(4, 8)]
 
