@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 from rlcore.safe_text import write
 
@@ -34,7 +35,9 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="key=value", help="an option by its path, such as gen.batch_size=8"
     )
-    parser.add_argument("--world", type=_count, metavar="N", help="number of processes, one per device")
+    parser.add_argument(
+        "--world", type=_count, metavar="N", help="number of processes, one per device (default: run.processes)"
+    )
     parser.add_argument(
         "--device-memory", metavar="SIZE", help="such as 24GB; if omitted, the memory of this machine's device"
     )
@@ -56,6 +59,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     devices, rates = read_devices(arguments), read_rates(arguments)
     values = merge(load_yaml(arguments.file), parse_overrides(arguments.overrides))
     where = f"{arguments.file} + command line" if arguments.overrides else str(arguments.file)
+    world = devices.world if arguments.world or devices.kind else _processes(values)
     from rlcore_plan.advice import advise
     from rlcore_plan.cluster import cluster_as_json, plan_cluster
     from rlcore_plan.cluster_report import write_cluster
@@ -67,7 +71,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     heap = Heap() if devices.kind is None else None
     with redirect_stdout(sys.stderr):  # output of a model's or a user's module
         found = estimate(
-            values, where, world=devices.world, nodes=devices.nodes, heap=heap, device=devices.kind
+            values, where, world=world, nodes=devices.nodes, heap=heap, device=devices.kind
         )  # fmt: skip
         limit, limit_from = devices.limit or device_memory(found.device)
         with heap.closed() if heap is not None else nullcontext():  # measurable only if little has been freed
@@ -81,6 +85,13 @@ def _plan(arguments: argparse.Namespace) -> int:
         if cluster is not None:
             write("\n" + write_cluster(cluster))
     return 0
+
+
+def _processes(values: Mapping[str, Any]) -> int:
+    """Return run.processes of a configuration; 1 if it is another value than a number, which its check names."""
+    run = values.get("run")
+    found = run.get("processes") if isinstance(run, Mapping) else None
+    return found if isinstance(found, int) and found > 0 else 1
 
 
 def _count(text: str) -> int:

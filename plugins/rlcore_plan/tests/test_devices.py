@@ -99,6 +99,14 @@ def test_texts_of_devices_and_rates_are_numbers() -> None:
     assert (parse_share("--overlap", "0"), parse_share("--utilisation", "1")) == (0, 1)
 
 
+def test_without_devices_a_plan_is_for_the_processes_of_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, count in ((["run.processes=4"], 4), (["run.processes=4", "--world", "2"], 2), ([], 1)):
+        assert main(["plan", str(run), *words]) == 0
+        assert capsys.readouterr().out.startswith(f"memory of each of {count} devices (cpu), run.shard=fsdp")
+    assert main(["plan", str(run), "run.processes=0"]) == 1
+    assert "run.processes = 0: " in capsys.readouterr().err
+
+
 def test_a_rank_keeps_whole_rows() -> None:
     weight = Weight(rows=10, numel=40, itemsize=4, trains=True, gathered=4)
     assert [weight.share(devices) for devices in (1, 2, 3, 4, 16)] == [160, 80, 64, 48, 16]
