@@ -9,7 +9,8 @@ from typing import Literal
 from rlcore.errors import RewardError
 
 Unit = Literal["tokens", "characters", "words"]
-FENCE = re.compile(r"^ *```[^\n`]*\n(.*?)^ *```[^\S\n]*$", re.DOTALL | re.MULTILINE)
+OPENING, CLOSING = re.compile(r" *```[^`]*"), re.compile(r" *```\s*")
+"""Lines that open and close a block."""
 
 
 def after(text: str, marker: str) -> str:
@@ -19,8 +20,16 @@ def after(text: str, marker: str) -> str:
 
 def last_block(text: str) -> str | None:
     """Return what stands in the last block between lines of three backticks; None if there is no such block."""
-    blocks = FENCE.findall(text)
-    return blocks[-1] if blocks else None
+    block: str | None = None
+    begin: int | None = None
+    at = 0
+    for line in text.split("\n"):  # one pass: a search for pairs takes quadratic time if blocks are not closed
+        if begin is None:
+            begin = at + len(line) + 1 if OPENING.fullmatch(line) else None
+        elif CLOSING.fullmatch(line):
+            block, begin = text[begin:at], None
+        at += len(line) + 1
+    return block
 
 
 def units(

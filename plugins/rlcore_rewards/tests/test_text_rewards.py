@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,13 @@ def test_parts_of_outputs() -> None:
     assert after("abc", "|") == ""
     assert last_block("x\n```python\na\nb\n```\ny\n```\nc\n```") == "c\n"
     assert last_block("```python\nnot closed") is None
+    assert last_block("```a`b\nc\n ```\nd\n``` \t") == "d\n"  # a line with a further backtick opens none
+
+
+def test_many_blocks_that_are_not_closed_are_read_in_linear_time() -> None:
+    begin = time.process_time()
+    assert last_block("```x\n" * 50_000) is None
+    assert time.process_time() - begin < 2
 
 
 def test_counts_are_logged_first_tenfold_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
