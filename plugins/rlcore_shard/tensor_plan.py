@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -67,6 +68,7 @@ def plan_of(module: nn.Module, world: int) -> TensorPlan:
                 f"run.shard = 'tp': {kind} has no plan by which its layers are divided (tp_plan of transformers), or "
                 "its plan names none of them: set run.shard=fsdp, which divides any model"
             )
+    _check_owners(module, linear)
     return TensorPlan(linear, frozenset(summed))
 
 
@@ -108,6 +110,16 @@ def _layers(model: Any) -> Iterator[tuple[str, str]]:
                 "no layer, as experts are: set run.shard=fsdp"
             )
         yield name, style
+
+
+def _check_owners(module: nn.Module, linear: Mapping[str, str]) -> None:
+    owners = Counter(id(weight) for part in module.modules() for weight in part.parameters(recurse=False))
+    for name in linear:
+        if any(owners[id(weight)] > 1 for weight in module.get_submodule(name).parameters()):
+            raise ModelError(
+                f"run.shard = 'tp': {name} shares its weight with another layer, and weights of divided layers cannot "
+                "be shared: set run.shard=fsdp"
+            )
 
 
 def _check_heads(model: Any, kind: str, world: int) -> None:

@@ -70,6 +70,12 @@ def with_other_layer() -> nn.Module:
     return model
 
 
+def with_shared_weight() -> nn.Module:
+    model = make_llama()
+    model.model.layers[1].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "world", "message"),
     [
@@ -77,6 +83,7 @@ def with_other_layer() -> nn.Module:
         (make_llama, 4, "num_key_value_heads = 2, which 4 processes do not divide"),
         (make_llama, 3, "num_attention_heads = 4, which 3 processes do not divide"),
         (with_odd_layer, 2, r"layers.1.mlp.up_proj of LlamaForCausalLM has 33 outputs, which 2 processes"),
+        (with_shared_weight, 2, "layers.0.mlp.up_proj shares its weight with another layer"),
         (with_adapter, 2, "PeftModel has an adapter, whose layers no plan divides"),
         (with_other_layer, 2, "v_proj of LlamaForCausalLM is of the class NonDynamicallyQuantizableLinear"),
         (lambda: MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=2)), 2, "style 'moe_tp_experts'"),
