@@ -158,13 +158,13 @@ class RunConfig:
     shard: str = option(
         "none",
         "what several processes divide among themselves: `none`: nothing, each has the whole model; `fsdp`: weights, "
-        "gradients and optimizer state, with torch's fully_shard; `zero2`: gradients and optimizer state, with "
-        "DeepSpeed; `zero3`: the same and the weights, with DeepSpeed; or the strategy of a plugin",
+        "gradients and optimizer state, with torch's fully_shard; `tp`: the layers, with torch; `zero2`: gradients and "
+        "optimizer state, with DeepSpeed; `zero3`: the same and the weights; or the strategy of a plugin",
     )
     shard_within: Literal["node", "world"] = option(
         "node",
         "whether `shard` divides the model among the processes of each machine, which then have copies of one another, "
-        "or among all processes, as `zero2` and `zero3` do",
+        "or among all processes, as `tp`, `zero2` and `zero3` do",
     )
     offload: bool = option(
         False,

@@ -27,6 +27,9 @@ def register_shardings(register: Register) -> None:
         formerly="rlcore:zero2",
     )
     register("zero3", "rlcore_shard.zero:build_zero3", summary="as zero2, and the weights", formerly="rlcore:zero3")
+    register(
+        "tp", "rlcore_shard.tensor_parallel:build_tp", summary="the layers themselves, by the model's plan, with torch"
+    )
 
 
 @hookimpl

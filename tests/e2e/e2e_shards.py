@@ -19,6 +19,7 @@ import torch
 from e2e_scenarios import COMMON, GRPO, PPO, ROUNDS, SFT, WORDS, count_a
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
+from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.optimization import Adafactor
 
 import rlcore
@@ -32,7 +33,7 @@ from rlcore.sharding.whole import build_none
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore_shard.parallel_files import write_parts
-from rlcore_testing.small import make_llama, make_t5, make_tokenizer
+from rlcore_testing.small import EOS, PAD, VOCABULARY, make_llama, make_t5, make_tokenizer
 
 # With a large eps AdamW does not enlarge rounding errors of small gradients.
 STEADY = {"optimizer": {"lr": 3e-3, "eps": 1e-2}}
@@ -70,6 +71,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ppo_skip": (merge(PPO, {"trainer": {"max_ratio": 1.005}}), {}),
     "grpo_moving": (merge(GRPO, {"trainer": {"sync_ref_every": 1, "sync_ref_alpha": 0.5}}), {}),
     "sft_tied": (SFT, {}),
+    "sft_qwen3": (SFT, {}),
     "sft_t5": (SFT, {}),
     "ppo_t5": (PPO, {}),
 }
@@ -91,9 +93,22 @@ RUNS |= {
 SFT_SETTINGS = {"trainer": SFT["trainer"], "loggers": []}
 
 
+def make_qwen3() -> Qwen3ForCausalLM:
+    """Return a Qwen3 with biases; its norms of queries and keys run on the heads of a process."""
+    torch.manual_seed(0)
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            num_hidden_layers=2, hidden_size=16, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=8, vocab_size=VOCABULARY, max_position_embeddings=64, bos_token_id=EOS, eos_token_id=EOS,
+            pad_token_id=PAD, initializer_range=0.3, tie_word_embeddings=False, attention_bias=True,
+        )
+    ).eval()  # fmt: skip
+
+
 def train(name: str, root: Path, run: str, changes: dict[str, Any]) -> Any:
     """Train the run `name` in `root`/`run`-`name`."""
-    model: Any = make_t5() if name.endswith("t5") else make_llama()
+    make = make_t5 if name.endswith("t5") else make_qwen3 if name.endswith("qwen3") else make_llama
+    model: Any = make()
     if name.endswith("tied"):
         model.config.tie_word_embeddings = True
         model.tie_weights()

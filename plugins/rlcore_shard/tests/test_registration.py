@@ -8,13 +8,14 @@ from rlcore.errors import UnknownCommand, UnknownSharding
 from rlcore.plugins.builtin import published
 from rlcore.plugins.registry import Registry, registries
 
-STRATEGIES = ["fsdp", "zero2", "zero3"]
+STRATEGIES = ["fsdp", "tp", "zero2", "zero3"]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_is_found_by_its_short_name_its_full_name_and_that_of_earlier_versions(name: str) -> None:
     shardings = registries().shardings
-    assert {shardings.get(each).qualified for each in (name, f"rlcore-shard:{name}", f"rlcore:{name}")} == {
+    former = [] if name == "tp" else [f"rlcore:{name}"]  # it was never part of the core
+    assert {shardings.get(each).qualified for each in (name, f"rlcore-shard:{name}", *former)} == {
         f"rlcore-shard:{name}"
     }
 
