@@ -21,6 +21,7 @@ class RFTTrainer:
     """Reward-ranked fine-tuning (`rlcore.protocols.Trainer`); equations in the package's docstring."""
 
     needs = ("reward_fn", "prompts")
+    off_policy = True
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
     headline = ("loss/total", "rft/threshold_mean", "rft/kept_fraction", "rft/unique")
     workload = staticmethod(workload)

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ import attrs
 from rlcore_vllm.errors import EngineError, ServerUnavailable
 
 CONNECT_S = 10.0
+MOST_BYTES = 256 * 2**20
+"""Longest body of an answer that is read."""
 
 
 @attrs.frozen
@@ -25,11 +28,13 @@ class Reply:
         status: its status code.
         text: its body.
         where: the server, for errors.
+        retry_after: its header of that name, empty if it has none.
     """
 
     status: int
     text: str
     where: str
+    retry_after: str = ""
 
     def json(self) -> Any:
         """Return the body.
@@ -74,6 +79,7 @@ class Connection:
 
         Raises:
             ServerUnavailable: there is no answer in time.
+            EngineError: the answer does not end within MOST_BYTES.
         """
         is_used = self._http.sock is not None
         try:
@@ -88,15 +94,40 @@ class Connection:
             raise ServerUnavailable(f"{self._url}: {path}: {type(error).__name__}: {error}") from error
 
     def _send(self, method: str, path: str, body: Any, timeout_s: float) -> Reply:
+        until = time.monotonic() + timeout_s
         if self._http.sock is None:
             self._http.timeout = CONNECT_S
             self._http.connect()
-        self._http.sock.settimeout(timeout_s)
+        if self._is_aborted:
+            raise ConnectionAbortedError("the request was given up")
+        sock = self._http.sock
+        sock.settimeout(timeout_s)
         content = None if body is None else json.dumps(body).encode()
         headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
         self._http.request(method, self._prefix + path, body=content, headers=headers)
         found = self._http.getresponse()
-        return Reply(found.status, found.read().decode(errors="replace"), self._url)
+        text = self._read(found, sock, until).decode(errors="replace")
+        return Reply(found.status, text, self._url, found.headers.get("Retry-After") or "")
+
+    def _read(self, found: http.client.HTTPResponse, sock: socket.socket, until: float) -> bytes:
+        """Return the body; the time limit holds for all of it, and not for each of its parts."""
+        parts, size = list[bytes](), 0
+        while part := found.read1(2**20):
+            parts.append(part)
+            size += len(part)
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            if size > MOST_BYTES:
+                self.close()
+                raise EngineError(f"{self._url}: the answer is longer than {MOST_BYTES} bytes, which no completion is")
+            with contextlib.suppress(OSError):  # closed, if the body has ended with the connection
+                sock.settimeout(left_s)
+        missing = found.length or 0
+        found.close()  # the connection takes the next request
+        if missing:
+            raise http.client.IncompleteRead(b"", missing)
+        return b"".join(parts)
 
     def abort(self) -> None:
         """End a request that another thread is waiting for, which then raises ServerUnavailable."""

@@ -1,4 +1,4 @@
-"""Registration of the sampler `vllm`; light, since every command imports it."""
+"""Registration of the samplers `vllm` and `openai`; light, since every command imports it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from rlcore.hookspecs import Register
 
 @hookimpl
 def register_samplers(register: Register) -> None:
-    """Register the sampler `vllm`."""
+    """Register both samplers."""
     register(
         "vllm",
         "rlcore_vllm.vllm_sampler:VLLMSampler",
         config="rlcore_vllm.config:VLLMConfig",
         summary="rollouts from vLLM servers, which receive the new weights of every step",
+    )
+    register(
+        "openai",
+        "rlcore_vllm.openai_sampler:OpenAISampler",
+        config="rlcore_vllm.openai_config:OpenAIConfig",
+        summary="completions from any server with the API of OpenAI, whose model is not the policy",
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,11 +20,10 @@ from rlcore_vllm.dispatch import Dispatch
 from rlcore_vllm.errors import StaleWeights
 from rlcore_vllm.fleet import Fleet
 from rlcore_vllm.generation import Completion, Generated, check_sampling, token_limits
+from rlcore_vllm.rows import draw_row_seeds, report_parts, stack_rows, stop_end
 
 CHECKED_TOKENS = 8
 """New tokens of each prompt on which the server's log-probs are compared with the policy's."""
-CONTEXT = 4
-"""Preceding tokens that are decoded with a text, because some tokenizers decode the first token differently."""
 
 
 class VLLMSampler:
@@ -81,7 +79,7 @@ class VLLMSampler:
             StaleWeights: a server's log-probs are not those of the policy's weights.
         """
         check_sampling(sampling)
-        seeds = _draw_seeds(len(prompts), generator) if row_seeds is None else row_seeds
+        seeds = draw_row_seeds(len(prompts), generator) if row_seeds is None else row_seeds
         if len(seeds) != len(prompts):
             raise DataError(f"row_seeds: has {len(seeds)} seeds for {len(prompts)} prompts; give one for each prompt")
         limits = token_limits(prompts, sampling.max_new_tokens, policy.max_length)
@@ -124,19 +122,16 @@ class VLLMSampler:
     ) -> Trajectories:
         stops = StopSequences(policy.tokenizer, sampling.stop_sequences) if sampling.stop_sequences else None
         rows: dict[int, tuple[Generated, bool]] = {}
-        finished: list[int] = []
 
         def batch_of(indices: Sequence[int]) -> Trajectories:
             return _trajectories(policy, [prompts[i] for i in indices], [rows[i] for i in indices], sampling)
 
-        for row, answer in self._dispatch().answers(asked):
-            rows[row] = _ended(answer, asked[row], stops)
-            finished.append(row)
-            if on_batch is not None and len(finished) >= (sampling.batch_size or len(asked)):
-                on_batch(sorted(finished), batch_of(sorted(finished)))
-                finished = []
-        if on_batch is not None and finished:
-            on_batch(sorted(finished), batch_of(sorted(finished)))
+        def finish() -> Iterator[int]:
+            for row, answer in self._dispatch().answers(asked):
+                rows[row] = _ended(answer, asked[row], stops)
+                yield row
+
+        report_parts(finish(), batch_of, sampling.batch_size or len(asked), on_batch)
         return batch_of(range(len(asked)))
 
     def _check_weights(self, policy: Policy, prompts: Sequence[Prompt], sampling: SamplingConfig) -> None:
@@ -176,42 +171,19 @@ class VLLMSampler:
         self._checked = loaded
 
 
-def _draw_seeds(count: int, generator: torch.Generator | None) -> list[int]:
-    """Draw seeds, in 0..2^63-2, from torch's default generator if there is no other."""
-    device = torch.device("cpu") if generator is None else generator.device
-    seeds: list[int] = torch.randint(2**63 - 1, (count,), generator=generator, device=device).tolist()
-    return seeds
-
-
 def _ended(answer: Generated, asked: Completion, stops: StopSequences | None) -> tuple[Generated, bool]:
     """Cut a completion after the token that completes a stop sequence; return whether it ended before its limit."""
     tokens = answer.tokens
-    for end in range(1, len(tokens) + 1 if stops is not None else 0):
-        if stops is not None and stops.completed([tokens[end - 1]], partial(_window, asked, tokens[:end], stops.tail)):
-            return Generated(tokens[:end], answer.logprobs[:end]), True
+    if (end := stop_end(asked.prompt, tokens, stops)) is not None:
+        return Generated(tokens[:end], answer.logprobs[:end]), True
     return answer, len(tokens) < asked.limit or tokens[-1] in asked.eos  # shorter: the server saw a stop sequence
-
-
-def _window(asked: Completion, tokens: tuple[int, ...], tail: int, _row: int) -> tuple[list[int], list[int]]:
-    """Return the last `tail` new tokens, after the CONTEXT tokens that precede them."""
-    begin = max(0, len(tokens) - tail)
-    return [*asked.prompt[-CONTEXT:], *tokens[:begin]][-CONTEXT:], list(tokens[begin:])
 
 
 def _trajectories(
     policy: Policy, prompts: Sequence[Prompt], rows: Sequence[tuple[Generated, bool]], sampling: SamplingConfig
 ) -> Trajectories:
     """Return prompts and their completions, on the policy's device."""
-    pad_id = policy.tokenizer.pad_token_id
-    batch = Trajectories.stack(
-        [(*prompt.tokens, *answer.tokens) for prompt, (answer, _) in zip(prompts, rows, strict=True)],
-        [
-            [False] * len(prompt.tokens) + [True] * len(answer.tokens)
-            for prompt, (answer, _) in zip(prompts, rows, strict=True)
-        ],
-        ended=[ended for _, ended in rows],
-        pad_id=pad_id if isinstance(pad_id, int) else 0,
-    )
+    batch = stack_rows(policy, prompts, [answer.tokens for answer, _ in rows], [ended for _, ended in rows])
     if sampling.temperature:
         logprobs = torch.zeros(batch.tokens.shape)
         logprobs[batch.action_mask] = torch.tensor([each for answer, _ in rows for each in answer.logprobs])

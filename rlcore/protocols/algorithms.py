@@ -41,6 +41,8 @@ class Trainer(Protocol):
       `data.prompt_pipeline` or `model.architecture`. If the name depends on the trainer's options, the attribute is a
       static method that returns it, called with them. The conformance kit then feeds the trainer the `example_rows` of
       that pipeline, and trains the `example_model` of that architecture.
+    * `off_policy`: True if the loss is right for samples of any distribution, such as that of imitating the best ones.
+      A sampler of another model than the policy, such as `openai`, refuses a trainer that needs prompts without it.
 
     Optional attributes for the conformance kit and for `rlcore plan`, the command that estimates memory:
 

@@ -1,0 +1,67 @@
+"""Options of the sampler `openai`."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+from urllib.parse import urlsplit
+
+from rlcore.config import config, option
+from rlcore.errors import ConfigError
+
+Extra = Literal["top_k", "min_tokens", "stop_token_ids", "return_token_ids"]
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@config
+class OpenAIConfig:
+    """Options of the sampler `openai`; `url` and `model` are required."""
+
+    url: str = option("", "address of the API, up to /completions, such as http://127.0.0.1:8000/v1")
+    model: str = option("", "name by which the server knows its model")
+    key_env: str | None = option(
+        None, "name of the environment variable with the key; the key itself does not belong in a configuration; "
+        "default: requests without a key",
+    )  # fmt: skip
+    prompts: Literal["auto", "tokens", "text"] = option(
+        "auto", "how prompts are sent: as token ids, as text, or as token ids if the server echoes them as the "
+        "policy's tokenizer decodes them, and otherwise as text",
+    )  # fmt: skip
+    extra: tuple[Extra, ...] = option(
+        (), "fields beyond the API of OpenAI that the server accepts, as vLLM does; without top_k, min_tokens or "
+        "stop_token_ids, gen.top_k, gen.min_new_tokens and gen.eos_token_ids are refused; with return_token_ids, "
+        "completions are not tokenised again",
+    )  # fmt: skip
+    concurrency: int = option(32, "most requests at a time", ge=1, le=65_536)
+    timeout_s: float = option(
+        300.0, "longest time for the answer to a prompt, which is asked again afterwards", gt=0, le=1e9, unit="seconds"
+    )
+    retries: int = option(
+        4, "how often a request is repeated that got no answer, or the status 408, 409, 429 or 5xx", ge=0, le=100
+    )
+    backoff_s: float = option(
+        1.0, "pause before the first repetition, doubled for each further one, up to a minute; the server may ask for "
+        "a longer one, up to a minute too", ge=0, le=60, unit="seconds",
+    )  # fmt: skip
+
+    def __attrs_post_init__(self) -> None:
+        """Check the form of the options; no message shows what may be a key."""
+        if self.key_env is not None and not NAME.fullmatch(self.key_env):
+            raise ConfigError(
+                "key_env: is no name of an environment variable; set it to the name, such as OPENAI_API_KEY, and the "
+                "variable to the key"
+            )
+        if not self.url:
+            return
+        try:
+            parts = urlsplit(self.url)
+            _ = parts.port
+        except ValueError as error:
+            raise ConfigError(f"url: is no address: {error}") from error
+        if "@" in parts.netloc:
+            raise ConfigError("url: holds a user name or a password; leave it out, and name a variable in key_env")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigError(
+                f"url = '{parts.scheme}://{parts.netloc}{parts.path}': must be an http:// or https:// address without "
+                "? and #, such as http://127.0.0.1:8000/v1"
+            )
