@@ -70,7 +70,8 @@ class Trial:
         self.stopped = True
 
     def train(self) -> int:
-        signal.signal(signal.SIGTERM, self.stop)
+        is_stubborn = self.trainer["do"] == "stubborn" and self.run.name == "00001"
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if is_stubborn else self.stop)
         begin = max((int(folder.name) for folder in self.run.glob("checkpoints/*")), default=0)
         self.write("starts", f"{os.getpid()} {begin} {os.environ.get('OMP_NUM_THREADS')}")
         for step in range(begin + 1, self.steps + 1):
@@ -98,7 +99,6 @@ class Trial:
             other = self.run.parent / f"{1 - int(self.run.name):05d}" / "starts"
             wait_for(other.exists)
         if do == "stubborn" and self.run.name == "00001":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(600)
         if QUICK not in os.environ and (do == "slow" or (do == "slow from 1" and self.run.name != "00000")):
             for _ in range(100):
