@@ -51,8 +51,12 @@ SILENT = {
     "ppo": {
         "turn_gamma": "discounts from turn to turn of an episode, and the kit's prompts have one turn",
         "turn_lam": "discounts from turn to turn of an episode, and the kit's prompts have one turn",
+        "is_correction": "weights tokens of another sampler; the built-in one has the log-probs of the policy",
+        "is_high": "bounds weights of tokens of another sampler; the built-in one has the log-probs of the policy",
     },
     "grpo": {
+        "credit": "compares turns of episodes, and is refused without an environment",
+        "turn_discount": "discounts from turn to turn of an episode, and the kit's prompts have one turn",
         "refill_batches": "bounds how often a round samples again, and the kit's rounds need fewer",
         "off_policy_mask": "compares with the log-probs of another sampler; the built-in one has those of the policy",
     },
