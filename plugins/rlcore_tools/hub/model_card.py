@@ -122,9 +122,16 @@ def _curves(lines: Sequence[Mapping[str, Any]], mains: Sequence[str]) -> str:
         points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
         last = len(points) - 1
         chosen = sorted({round(i * last / (NUM_COLUMNS - 1)) for i in range(NUM_COLUMNS)}) if points else []
-        shown = ", ".join(f"{points[i][0]}: {points[i][1]:.4g}" for i in chosen)
+        shown = ", ".join(f"{points[i][0]}: {_number(points[i][1])}" for i in chosen)
         rows.append((f"`{name}`", shown))
     return _table(("metric", "step: value"), rows) if rows else ""
+
+
+def _number(value: float) -> str:
+    """Return an integer as it is, and another number with four decimals, or digits if it is small or large."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.4f}" if not value or 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
 def _samples(lines: Sequence[Mapping[str, Any]]) -> str:
