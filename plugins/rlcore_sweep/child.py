@@ -57,7 +57,7 @@ class Child:
         return time.monotonic() - self.began
 
     def stop(self, why: Why) -> None:
-        """Ask the process to finish its step, save and end."""
+        """Send the process a signal, upon which it finishes its step, saves and ends."""
         if not self.why:
             self.why, self.stopped = why, time.monotonic()
             self._send(signal.SIGTERM)

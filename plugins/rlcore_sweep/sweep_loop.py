@@ -230,7 +230,7 @@ class SweepLoop:
         self.screen.event(child.number, f"failed: {reason}", matters=True)
 
     def _end_all(self, hint: str) -> None:
-        """Ask all trials to finish their step and save, and wait for them; kill them at a second Ctrl-C."""
+        """Signal all trials to finish their step and save, and wait for them; a second Ctrl-C kills them."""
         if not self._running:
             return
         self.screen.note(f"waiting for {len(self._running)} trials to finish their step and save; {hint}")

@@ -15,7 +15,7 @@ import threading
 
 
 def follow_sweep() -> None:
-    """Ask this process to stop, as by SIGTERM, once the sweep's process is gone."""
+    """Send SIGTERM to this process when the process of the sweep has ended."""
     pipe = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # processes of the run do not read from the pipe

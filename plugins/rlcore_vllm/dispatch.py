@@ -1,4 +1,4 @@
-"""Ask several servers for completions: prompts go to the server with the least to do, and are asked again if it fails.
+"""Distribute prompts among servers: each goes to the least busy one, and to another one if that fails.
 
 Every row gets one answer, the first valid one. A row whose server fails, is late or has old weights is asked again with
 the same seed, so that it is sampled as if nothing had happened.
@@ -90,7 +90,7 @@ class _Lane:
         self.lost: Exception | None = None
 
     def give(self, row: int) -> None:
-        """Ask for a row."""
+        """Request the completion of a row."""
         self.running += 1
         if self.running > len(self._threads):
             connection = Connection(self.server.url, self.server.headers)

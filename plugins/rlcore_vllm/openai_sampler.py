@@ -78,7 +78,7 @@ class OpenAISampler:
             self._try(sampling, where)
 
     def _try(self, sampling: SamplingConfig, where: str) -> None:
-        """Ask for one token with these options, so that what the server refuses ends the run before its first step."""
+        """Request one token with these options, so that a refusal of the server ends the run before its first step."""
         sends_tokens, seed = self.config.prompts == "tokens", 0 if sampling.temperature else None
         asked = TextRequest([0] if sends_tokens else "a", 1, seed, sampling, sampling.eos_token_ids or (0,))
         answer, refusal = self._server.try_once(asked.body(self.config.model, self.config.extra))

@@ -78,7 +78,7 @@ class Streaming:
         return build_sample_rewards([number / 1000 for number in source], samples, what)
 
     def read_logit_mask(self, source: Any, what: str = "logit_mask") -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # these tests set no logit mask
 
 
 def ppo(folder: Any, reward_fn: Any) -> rlcore.Result:
