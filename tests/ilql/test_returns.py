@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.data.sample_rewards import SampleReward
-from rlcore.types import Sample
+from rlcore.types import Sample, SampleReward
 from rlcore_ilql.returns import Returns, read_returns
 
 SAMPLE = Sample(tokens=(1, 2, 3, 4), action_mask=(False, True, True, False))
