@@ -96,7 +96,9 @@ def read_step(found: Any) -> Answer:
     """
     if isinstance(found, str):
         found = Step(messages=found)
-    elif isinstance(found, numbers.Real) and type(found) is not bool:
+    elif isinstance(found, bool):
+        raise BadAnswer(_describe_unknown(found))
+    elif isinstance(found, numbers.Real):
         found = Step(reward=to_float(found), done=True)
     elif isinstance(found, tuple) and len(found) == 2 and not isinstance(found[1], bool):
         found = Step(messages=found[0], reward=found[1])
