@@ -133,6 +133,9 @@ class RunConfig:
     rollouts: int | Literal["none", "all"] = option(
         8, "how many rollouts of each step are written to rollouts.jsonl, or `none` or `all`", ge=0
     )
+    asynchronous: int = option(
+        0, "steps by which rounds are sampled ahead, from weights as old, while the policy learns; 0: none", ge=0, le=64
+    )
     report: bool = option(True, "write report.html to the run's folder when the run ends")
     overlap_rewards: bool = option(
         False,

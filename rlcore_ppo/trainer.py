@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from rlcore.training import (
     rollout_health,
     warn_of_bias,
 )
-from rlcore.types import Metrics, Trajectories
+from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
 from rlcore_ppo.loss import policy_loss, truncated_weights, value_clipped, value_loss
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
@@ -76,8 +77,7 @@ class PPOTrainer:
     def rollout(self) -> Metrics:
         """Sample and score a round, and put it in the store with its rewards, advantages and returns."""
         run, clock = self.run, time.perf_counter
-        indices = self.order.take(self.config.rollouts)
-        prompts = [run.prompts[indices[i]] for i in run.ranks.share(len(indices))]
+        prompts = self._take(self.order)
         begun = clock()
         batch, scored = run.rollout(prompts)
         batch, statistics = gather_round(run, self._scored(batch, scored), scored)
@@ -91,6 +91,16 @@ class PPOTrainer:
         run.observers.on_rollout(run, batch)
         sample_s = scored.times["time/sample_s"]
         return metrics | health | statistics | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
+
+    def upcoming(self, steps: int) -> list[tuple[list[Prompt], int]]:
+        """Return the next calls of `run.rollout`, for `run.asynchronous`; `is_correction` weighs what is older."""
+        order = copy.copy(self.order)
+        return [(self._take(order), 1) for _ in range(steps)]
+
+    def _take(self, order: Order) -> list[Prompt]:
+        """Return this rank's prompts of the next round."""
+        indices = order.take(self.config.rollouts)
+        return [self.run.prompts[indices[i]] for i in self.run.ranks.share(len(indices))]
 
     @torch.no_grad()
     def _scored(self, batch: Trajectories, scored: Scored) -> Trajectories:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 
@@ -66,6 +67,11 @@ class Rounds:
         self.order = Order(len(run.prompts), run.config.run.seed)
         self.longest = longest_response(config, run)
         check_sampling(config, run.config.gen, self.longest)
+        if config.zero_spread == "refill" and run.config.run.asynchronous:
+            raise ConfigError(
+                "trainer.zero_spread = 'refill': which prompts a round samples again depends on its scores, so that "
+                "later rounds cannot be sampled ahead; set it to drop or keep, or run.asynchronous to 0"
+            )
         self._doubted = doubted(config)
         self._nothing: tuple[Trajectories, Scored]
 
@@ -153,10 +159,9 @@ class Rounds:
     def _sample(self, num_prompts: int) -> tuple[_Sampled, Metrics]:
         """Sample and score so many groups, all of which are returned."""
         run, size = self.run, self.config.num_generations
-        indices = self.order.take(num_prompts)
-        own = run.ranks.share(num_prompts * size, group=size)
+        prompts, own = self._take(self.order, num_prompts)
         begun = time.perf_counter()
-        batch, scored = self._rollout([run.prompts[indices[row // size]] for row in own])
+        batch, scored = self._rollout(prompts)
         batch, metrics = gather_round(run, add_scores(batch, scored), scored, group=size)
         batch, table = split_scores(batch, scored)
         sample_s = scored.times["time/sample_s"]
@@ -170,6 +175,17 @@ class Rounds:
             metrics["kl/mean"] = float(batch["kl"].mean())
             rollout_health(run, batch.with_only("old_logprobs", "ref_logprobs").rename(old_logprobs="logprobs"))
         return _Sampled(batch, table, self._compared(batch, table, kl=False), own), metrics
+
+    def upcoming(self, count: int) -> list[tuple[list[Prompt], int]]:
+        """Return the first calls of `run.rollout` in each of the next rounds."""
+        order = copy.copy(self.order)
+        return [(self._take(order, self.num_prompts)[0], self.config.num_generations) for _ in range(count)]
+
+    def _take(self, order: Order, num_prompts: int) -> tuple[list[Prompt], Sequence[int]]:
+        """Return this rank's prompts of so many groups, each `num_generations` times, and their rows in the round."""
+        size, indices = self.config.num_generations, order.take(num_prompts)
+        own = self.run.ranks.share(num_prompts * size, group=size)
+        return [self.run.prompts[indices[row // size]] for row in own], own
 
     def _rollout(self, prompts: Sequence[Prompt]) -> tuple[Trajectories, Scored]:
         """Sample and score this rank's prompts; a rank without any calls neither the sampler nor a reward function."""

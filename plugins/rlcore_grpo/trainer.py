@@ -13,7 +13,7 @@ from torch import Tensor
 from rlcore import ops
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Run, check_logprob_gap, disable_dropout, minibatches, warn_of_bias
-from rlcore.types import Metrics, Trajectories, grouped
+from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.config import GRPOConfig, workload
 from rlcore_grpo.constraints import check
 from rlcore_grpo.loss import cispo_loss, clipped_loss, off_policy, ratios, sapo_loss, token_weights, uncertain
@@ -60,6 +60,10 @@ class GRPOTrainer:
     def policy(self) -> Policy:
         """Return the policy."""
         return self._policy
+
+    def upcoming(self, steps: int) -> list[tuple[list[Prompt], int]]:
+        """Return the next calls of `run.rollout`, for `run.asynchronous`; `is_correction` weighs what is older."""
+        return self.rounds.upcoming(steps)
 
     def rollout(self) -> Metrics:
         """Sample a round, and put it in the store with its advantages."""

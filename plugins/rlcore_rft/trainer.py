@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, minibatches
-from rlcore.types import Metrics, Trajectories
+from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_rft.config import RFTConfig, check, workload
 from rlcore_rft.history import History, distinct
 from rlcore_rft.loss import nll, percentile, thresholds
@@ -64,9 +65,7 @@ class RFTTrainer:
     def grow(self) -> Metrics:
         """Sample and score `generations` responses to each prompt of a round; every rank then holds all of them."""
         run = self.run
-        dealt = self.order.take_within_pass(self.num_prompts)
-        numbers = [number for number in dealt for _ in range(self.config.generations)]
-        mine = [numbers[i] for i in run.ranks.share(len(numbers))]
+        mine = self._take(self.order)
         prompts = [run.prompts[number] for number in mine]
         batch, scored = run.rollout(prompts)
         batch = batch.with_columns(prompts=torch.tensor(mine, device=batch.tokens.device))
@@ -74,6 +73,22 @@ class RFTTrainer:
         self.history.add(batch)
         run.observers.on_rollout(run, batch)
         return metrics | dict(scored.times)
+
+    def upcoming(self, steps: int) -> list[tuple[list[Prompt], int]]:
+        """Return the calls of `run.rollout` in the next steps, for `run.asynchronous`."""
+        order, rounds, improved = copy.copy(self.order), [], self.num_improved
+        for _ in range(steps):
+            if improved >= self.config.improve_steps:
+                rounds.append(([self.run.prompts[number] for number in self._take(order)], 1))
+                improved = 0
+            improved += 1
+        return rounds
+
+    def _take(self, order: Order) -> list[int]:
+        """Return the indices of this rank's prompts of the next round, each `generations` times."""
+        dealt = order.take_within_pass(self.num_prompts)
+        numbers = [number for number in dealt for _ in range(self.config.generations)]
+        return [numbers[i] for i in self.run.ranks.share(len(numbers))]
 
     def select(self) -> tuple[Trajectories, Metrics]:
         """Return the best responses of the history, without duplicates; every rank selects the same ones."""

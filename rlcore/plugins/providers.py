@@ -6,7 +6,7 @@ A table of published packages (`published.json`) says which one implements an op
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlcore import errors
 from rlcore.plugins.builtin import published
@@ -35,33 +35,18 @@ def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
 
 
 def find_uploader(repo: str, where: str) -> Uploader:
-    """Return what uploads a trained model to `repo`, from the first plugin that has an uploader.
-
-    Raises:
-        ConfigError: no loaded plugin uploads models.
-    """
-    uploader: Uploader = _provided("find_uploader", "run.push_to_hub", repo, where)
-    return uploader
+    """Return what uploads a trained model to `repo`; raise ConfigError if no loaded plugin does."""
+    return cast("Uploader", _provided("find_uploader", "run.push_to_hub", repo, where))
 
 
 def find_parallel_files(where: str) -> ParallelFiles:
-    """Return what writes and reads tensors in parallel, from the first plugin that does.
-
-    Raises:
-        ConfigError: no loaded plugin does.
-    """
-    files: ParallelFiles = _provided("find_parallel_files", "checkpoint.format", "dcp", where)
-    return files
+    """Return what writes and reads tensors in parallel; raise ConfigError if no loaded plugin does."""
+    return cast("ParallelFiles", _provided("find_parallel_files", "checkpoint.format", "dcp", where))
 
 
 def find_processes(where: str, processes: int) -> Processes:
-    """Return what starts the processes of a run, from the first plugin that does.
-
-    Raises:
-        ConfigError: no loaded plugin does.
-    """
-    found: Processes = _provided("find_processes", "run.processes", processes, where)
-    return found
+    """Return what starts the processes of a run; raise ConfigError if no loaded plugin does."""
+    return cast("Processes", _provided("find_processes", "run.processes", processes, where))
 
 
 def _provided(hook: str, option: str, value: Any, where: str) -> Any:

@@ -44,6 +44,9 @@ class Trainer(Protocol):
     * `off_policy`: True if the loss is right for samples of any distribution, such as that of imitating the best ones.
       A sampler of another model than the policy, such as `openai`, refuses a trainer that needs prompts without it.
 
+    * `upcoming`: a method `upcoming(steps)` that returns the arguments of the next calls of `run.rollout`, with which
+      `run.asynchronous` samples rounds ahead (`rlcore_asynchronous.ForeseeingTrainer`).
+
     Optional attributes for the conformance kit and for `rlcore plan`, the command that estimates memory:
 
     * `lowers`: the metric that must fall in the kit's training law, such as `"loss/policy"`; for a trainer that learns
@@ -99,6 +102,9 @@ class Sampler(Protocol):
     its precision, sets an attribute `exact_logprobs = True`. In a run at full precision, trainers then use these
     columns in place of a forward pass over the sampled tokens (`gen.reused_logprobs`). An object that wraps a sampler
     has the attribute only if it sets it itself.
+
+    A sampler may have methods `submit` and `collect`, with which a run with `run.asynchronous` begins a round and asks
+    for its rows later (`rlcore_asynchronous.AsynchronousSampler`); other samplers are called in a thread.
 
     A sampler may have a method `open(run)`, which receives the run before its model is built: to refuse options that it
     cannot sample with, for example.

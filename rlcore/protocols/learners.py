@@ -156,7 +156,8 @@ class Policy(Learner, Protocol):
     """A language model, as an algorithm uses it.
 
     A policy with a head that computes advantages (`SteeringHead`) has an attribute `steers`, which is True: it can be
-    sampled with `gen.beta`.
+    sampled with `gen.beta`. A method `sampling_copy` returns a policy with the present weights for good, from which
+    `run.asynchronous` samples while this one learns.
     """
 
     eos_token_ids: tuple[int, ...]

@@ -89,7 +89,7 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Proble
 
 
 def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, problems: Problems) -> Assembly:
-    idle = idle_providers({"run.profile": settings.run.profile}, where)
+    idle = idle_providers({f"run.{name}": getattr(settings.run, name) for name in ("profile", "asynchronous")}, where)
     observers = Observers(idle=idle, own=inputs.observers)
     wrapping = Wrapping(fence=observers.fence, config=settings)
     chosen, optimizers = _check(settings, inputs, where, wrapping, problems)

@@ -54,6 +54,8 @@ class Rollouts:
             return
         lengths, ended = batch.num_actions[:room].tolist(), batch.ended[:room].tolist()
         columns: dict[str, Sequence[float | None]] = {}
+        if "versions" in batch:  # of `run.asynchronous`
+            columns["version"] = batch["versions"][:room].tolist()
         if scored.by_name:
             columns["reward"] = scored.totals[:room]
         if len(scored.by_name) > 1:

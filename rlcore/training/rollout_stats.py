@@ -90,10 +90,10 @@ def rollout_metrics(batch: Trajectories, scored: Scored, ranks: Ranks) -> Metric
     }
 
 
-def biases(run: Run) -> list[str]:
-    """Return the options of a run because of which responses are not samples of softmax(logits / temperature).
+def warn_of_bias(run: Run) -> None:
+    """Log a warning if the policy gradient of the run's responses is biased; a trainer calls this once, when built.
 
-    Trainers take log-probs at the sampling temperature and over the whole vocabulary. Truncation (`gen.top_k`,
+    Responses are then no samples of softmax(logits / temperature). Trainers take log-probs at the sampling temperature and over the whole vocabulary. Truncation (`gen.top_k`,
     `gen.top_p`), `gen.min_new_tokens` and a logit mask restrict sampling to some of the tokens, `gen.beta` shifts the
     logits, greedy sampling takes only the most likely token, and a sampler may sample from another distribution.
     """
@@ -107,16 +107,11 @@ def biases(run: Run) -> list[str]:
         "logit_mask": run.data.inputs.logit_mask is not None,
         "sampler": not getattr(run.sampling.sampler, "draws_from_policy", True),
     }
-    return [name for name, is_set in found.items() if is_set]
-
-
-def warn_of_bias(run: Run) -> None:
-    """Log a warning if the policy gradient of the run's responses is biased; a trainer calls this once, when built."""
-    if found := biases(run):
+    if any(found.values()):
         get_logger("sampling").warning(
             "responses are not sampled from the policy that learns, so its gradient is biased: leave these options out "
             "while training; eval.gen may set them for evaluations",
-            because=", ".join(found),
+            because=", ".join(name for name, is_set in found.items() if is_set),
         )
 
 
@@ -151,7 +146,7 @@ def rollout_health(run: Run, batch: Trajectories) -> Metrics:
         check_logprob_gap(run, gap)
     if "ref_logprobs" in batch:
         total = float(ops.masked_sum(batch["logprobs"] - batch["ref_logprobs"], chosen))
-        if total < IMPROBABLE and total < PER_SAMPLE * len(batch):
+        if not _lags(run) and total < IMPROBABLE and total < PER_SAMPLE * len(batch):
             run.warn_once(
                 "sampling", "the mean KL to the reference is far below 0, which samples of the policy that learns do "
                 "not give: does the sampler keep old weights (policy.version)?", kl_mean=total / len(batch),
@@ -161,8 +156,13 @@ def rollout_health(run: Run, batch: Trajectories) -> Metrics:
 
 def check_logprob_gap(run: Run, gap: float) -> None:
     """Warn, once in a run, if a mean distance of the sampler's log-probs from the learner's, in nats, is too large."""
-    if not gap <= (GAP if run.models.is_full_precision else LOW_PRECISION_GAP):  # NaN warns too
+    if not _lags(run) and not gap <= (GAP if run.models.is_full_precision else LOW_PRECISION_GAP):  # NaN warns too
         run.warn_once(
             "sampling", "the sampler's log-probs are not those of the policy that learns: does the sampler keep old "
             "weights (policy.version), or another temperature?", mean_gap=gap,
         )  # fmt: skip
+
+
+def _lags(run: Run) -> bool:
+    """Return whether the sampler has older weights on purpose (`run.asynchronous`)."""
+    return bool(getattr(run.sampling.sampler, "lags", False))

@@ -48,7 +48,7 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
     """
     config = to_record(run.config)  # without secrets
     model = {name: value for name, value in config["model"].items() if name not in ("path", "tokenizer")}
-    sampler = chosen.sampler
+    sampler, ahead = chosen.sampler, {"asynchronous": k} if (k := run.config.run.asynchronous) else {}
     return flatten(
         {
             "trainer": {**config["trainer"], "name": chosen.trainer.component.name},
@@ -56,7 +56,7 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
             "gen": config["gen"],
             "sampler": {"name": sampler.component.lasting_name, **(redact(unstructure(sampler.options)) or {})},
             "data": {**_rows(run), "reward_fn": _rewards(run, chosen), **_environment(run, chosen)},
-            "run": {"seed": run.config.run.seed, "mixed_precision": run.ranks.mixed_precision},
+            "run": {"seed": run.config.run.seed, "mixed_precision": run.ranks.mixed_precision, **ahead},
         }
     )
 

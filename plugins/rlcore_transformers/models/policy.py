@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -206,6 +207,26 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
             model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=self._autocast, waiting=waiting
         )
         return decoder if self._low_precision is None else LowPrecisionDecoder(decoder)
+
+    def sampling_copy(self) -> ModelPolicy:
+        """Return a policy to sample from with the present weights, which later changes of this one do not reach.
+
+        Weights that do not train are shared with it. It has no reference, and its scores are not cached.
+
+        Raises:
+            ModelError: the weights are divided among processes, or a plugin makes the decoders of this policy.
+        """
+        if self._shards or self.decoding == "static":
+            reason = "model.decoding: static" if self.decoding == "static" else "weights divided among processes"
+            raise ModelError(f"a copy of the policy, to sample from while it learns, is not made with {reason}")
+        kept: list[Any] = [self.tokenizer, self._autocast]
+        kept += [weight for weight in self.module.parameters() if not weight.requires_grad]
+        memo: dict[int, Any] = {id(each): each for each in kept}
+        for left_out in (self.reference, self.module.trunk):
+            memo[id(left_out)] = None
+        memo[id(self._forward)] = copied = copy.deepcopy(self.module, memo)
+        copied.eval()
+        return copy.deepcopy(self, memo)
 
     def _read_heads(self, *, advantages: bool) -> ReadHeads | None:
         """Return the function that computes values and advantages from hidden states; None if there is neither."""

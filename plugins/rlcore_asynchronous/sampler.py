@@ -1,0 +1,210 @@
+"""The sampler of an asynchronous run: it returns rounds that were begun in earlier steps."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from rlcore.errors import ConfigError, RLCoreError
+from rlcore.logging import get_logger
+from rlcore.plugins.registry import registries
+from rlcore.profiling import phase
+from rlcore.protocols import Policy
+from rlcore.sampling import takes
+from rlcore.settings import SamplingConfig, TrainConfig
+from rlcore.types import Metrics, Prompt, Trajectories
+from rlcore_asynchronous.outstanding import Ahead, Key, Restored, key_of
+from rlcore_asynchronous.protocols import AsynchronousSampler, ForeseeingTrainer, Round
+from rlcore_asynchronous.threads import ThreadedSampler
+
+log = get_logger("asynchronous")
+
+
+class AheadSampler:
+    """Returns the rows of rounds that were submitted before; whatever else is asked for is sampled at once.
+
+    A round is found by its prompts and the seeds of its rows, so that a trainer receives the rows that it would have
+    received, but from weights that are up to `run.asynchronous` steps old. Attributes are those of the sampler inside.
+
+    Args:
+        sampler: the sampler of the run.
+        name: its name, for errors.
+        config: the configuration of the run, as the hook received it.
+    """
+
+    exact_logprobs = False
+    """Its log-probs are those of earlier weights."""
+    lags = True
+    """Tells trainers that other log-probs than the policy's are no sign of a defect."""
+
+    def __init__(self, sampler: Any, name: str, config: TrainConfig) -> None:
+        self.__wrapped__, self._name, self.config = sampler, name, config
+        self.__signature__ = inspect.signature(sampler)
+        is_able = isinstance(sampler, AsynchronousSampler)
+        self._engine: Any = sampler if is_able else ThreadedSampler(sampler)
+        self._own_thread = None if is_able else cast("ThreadedSampler", self._engine)
+        self._one_version = bool(getattr(sampler, "one_version", False))
+        self.run: Any = None
+        self._ahead: list[Ahead] = []
+        self._restored = Restored()
+        self._ages: list[int] = []
+        self._idle_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+    def open(self, run: Any) -> None:
+        """Check that the run can be asynchronous, and prepare the sampler inside.
+
+        Raises:
+            ConfigError: it cannot; the message says why.
+        """
+        self.run = run
+        check(run, self.__wrapped__, self._name)
+        if begin := getattr(self.__wrapped__, "open", None):
+            begin(run)
+
+    def close(self) -> None:
+        """Forget what has not been collected, and close the sampler inside."""
+        self._ahead = []
+        if self._own_thread is not None:
+            self._own_thread.close()
+        if end := getattr(self.__wrapped__, "close", None):
+            end()
+
+    def __call__(
+        self, policy: Policy, prompts: Sequence[Prompt], sampling: SamplingConfig, **options: Any
+    ) -> Trajectories:
+        """Return the rows of these prompts and seeds if they were submitted, and sample them now otherwise."""
+        ahead = self._find(key_of(prompts, options["row_seeds"])) if "row_seeds" in options and self._ahead else None
+        if ahead is None or sampling is not self.run.config.gen:
+            if self._one_version:
+                self.drain()
+            rows: Trajectories = self._engine(policy, prompts, sampling, **options)
+            return rows
+        rows = self._wait(ahead)
+        self._ahead.remove(ahead)
+        self._ages.append(self.run.step - ahead.version)
+        if options.get("on_batch") is not None:
+            options["on_batch"](list(range(len(rows))), rows)
+        return rows
+
+    def begin_step(self, rounds: Sequence[Round]) -> None:
+        """Submit those of the next rounds that are not under way yet.
+
+        Args:
+            rounds: those of this step and of the next `run.asynchronous` ones.
+        """
+        rounds = [Round(*each) for each in rounds]
+        wanted = {key: each for key, each in zip(self._keys(rounds), rounds, strict=True) if each.prompts}
+        self._ahead = [each for each in self._ahead if each.key in wanted]
+        policy = self.run.models.policy
+        for key, each in wanted.items():
+            if self._find(key) is None:
+                self._ahead.append(self._restored.find(key, policy.device) or self._submit(policy, key, each))
+        self._restored = Restored()
+        self._ages, self._idle_s = [], 0.0
+
+    def end_step(self) -> Metrics:
+        """Wait for what was submitted if the sampler's workers have one version of the weights; return the metrics.
+
+        Returns:
+            `time/idle_s`, the seconds of the step in which this process waited for rows, and, if it received any,
+            `age/mean` and `age/max`, how many steps old the weights were that sampled them.
+        """
+        if self._one_version:
+            self.drain()
+            self.run.ranks.wait()
+        ages = {"age/mean": sum(self._ages) / len(self._ages), "age/max": float(max(self._ages))} if self._ages else {}
+        return {"time/idle_s": self._idle_s, **ages}
+
+    def drain(self) -> None:
+        """Wait for every row that was submitted."""
+        for each in self._ahead:
+            self._wait(each)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rounds that were submitted, of all processes, once their rows have arrived; collective."""
+        records = []
+        for each in self._ahead:
+            try:
+                self._wait(each)
+                records.append(each.record())
+            except RLCoreError as error:  # raised again where the trainer asks for the round
+                log.warning("a round is missing in the checkpoint; a resumed run samples it anew", error=str(error)[:300])
+        return {"rounds": self.run.ranks.gather(records)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the rounds that `state_dict` returned."""
+        self._ahead, self._restored = [], Restored(state["rounds"])
+
+    def _find(self, key: Key) -> Ahead | None:
+        return next((each for each in self._ahead if each.key == key), None)
+
+    def _wait(self, ahead: Ahead) -> Trajectories:
+        begun = time.perf_counter()
+        with phase("awaiting"):
+            rows = ahead.rows
+        self._idle_s += time.perf_counter() - begun
+        return rows
+
+    def _keys(self, rounds: Sequence[Round]) -> list[Key]:
+        """Return what the rounds will be found by: their seeds are those that the run draws next."""
+        sampling = self.run.sampling
+        state = sampling.generator.get_state()
+        keys = [
+            key_of(each.prompts, sampling.row_seeds(len(each.prompts), group=each.group)) for each in rounds
+        ]
+        sampling.generator.set_state(state)
+        return keys
+
+    def _submit(self, policy: Policy, key: Key, each: Round) -> Ahead:
+        sampling, seeds = self.run.sampling, list(key[1])
+        options: dict[str, Any] = {"generator": torch.Generator().manual_seed(seeds[0]), "row_seeds": seeds}
+        if sampling.logit_mask is not None:
+            options["logit_mask"] = sampling.logit_mask
+        with torch.no_grad():
+            handle = self._engine.submit(policy, each.prompts, self.run.config.gen, **options)
+        return Ahead(key, self.run.step, partial(self._engine.collect, handle))
+
+
+def check(run: Any, sampler: Any, name: str) -> None:
+    """Check that rounds of a run can be sampled ahead, before its model is built.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    asked = f"run.asynchronous = {run.config.run.asynchronous}"
+    trainer = run.config.trainer.get("name")
+    target: Any = registries().trainers.get(trainer).target()
+    if not isinstance(target, type) or not issubclass(target, ForeseeingTrainer):
+        raise ConfigError(
+            f"{asked}: trainer '{trainer}' has no method upcoming(steps), with which it tells its next prompts and "
+            "that it may learn from samples of earlier weights: leave run.asynchronous at 0, or choose ppo, grpo or rft"
+        )
+    if not takes(sampler, "row_seeds"):
+        raise ConfigError(
+            f"{asked}: sampler '{name}' has no parameter row_seeds, so that what it samples depends on the order of "
+            "calls: leave run.asynchronous at 0, or choose another sampler"
+        )
+    if run.data.inputs.environment is not None:
+        raise ConfigError(
+            f"{asked}: episodes of data.environment are played turn by turn with the present weights; leave "
+            "run.asynchronous at 0"
+        )
+    if run.config.run.shard != "none":
+        raise ConfigError(
+            f"{asked}: needs the whole model on every process, and run.shard = {run.config.run.shard!r} divides it: "
+            "set one of them to its default"
+        )
+    if run.config.trainer.get("is_correction") == "off" and not getattr(target, "off_policy", False):
+        log.warning(
+            "samples of earlier weights are not corrected: set trainer.is_correction=token_truncate", trainer=trainer
+        )

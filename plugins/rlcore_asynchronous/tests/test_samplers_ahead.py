@@ -1,0 +1,236 @@
+"""Samplers of asynchronous runs: with and without submit and collect, slow, failing, and refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asynchronous_runs import metrics, rollouts, train, weights
+
+from rlcore.errors import ConfigError, DataError
+from rlcore.optim.updater import Updater
+from rlcore.protocols import Step
+from rlcore_testing.small import make_llama
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.sampling.sampler import DefaultSampler
+
+LIMIT_S = 30.0
+
+
+class Plain:
+    """Samples with the default sampler, in rounds only that it is let to."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self.before, self.threads, self.running, self.most = before, list[str](), 0, 0
+
+    def __call__(
+        self, policy: Any, prompts: Any, sampling: Any, *, generator: Any = None, row_seeds: Any = None
+    ) -> Any:
+        self.threads.append(threading.current_thread().name)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.before()
+        rows = DefaultSampler()(policy, prompts, sampling, generator=generator, row_seeds=row_seeds)
+        self.running -= 1
+        return rows
+
+
+class Engine(Plain):
+    """Has one copy of the weights, which `submit` replaces, and samples when it is asked for the rows."""
+
+    one_version = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[tuple[str, int]] = []
+        self.policy: Any = None
+        self.is_open = self.is_closed = False
+
+    def open(self, run: Any) -> None:  # noqa: ARG002
+        self.is_open = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def submit(self, policy: Any, prompts: Any, sampling: Any, **options: Any) -> Any:
+        self.events.append(("submit", policy.version))
+        self.policy = policy.sampling_copy()
+        return prompts, sampling, options, policy.version
+
+    def collect(self, handle: Any) -> Any:
+        prompts, sampling, options, version = handle
+        assert self.policy.version == version
+        self.events.append(("collect", version))
+        return self(self.policy, prompts, sampling, **options)
+
+
+def choose(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("rlcore_transformers.sampling.sampler.build_sampler", lambda _: sampler)
+    return sampler
+
+
+def test_a_round_is_sampled_while_the_policy_learns_from_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No round but the first begins before the optimizer has stepped; in turns they would wait for each other."""
+    stepped, calls = threading.Event(), list[int]()
+
+    def wait() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            assert stepped.wait(LIMIT_S)
+
+    sampler, step = choose(Plain(wait), monkeypatch), Updater.step
+    monkeypatch.setattr(Updater, "step", lambda self, meter: (step(self, meter), stepped.set())[0])
+    train(tmp_path, "ppo", 1, eval={"at_end": False})
+    assert len(sampler.threads) == 5  # with the round after the last step, which the checkpoint contains
+    assert {*sampler.threads} == {"rlcore-asynchronous"}
+    assert "rlcore-asynchronous" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_sampler_is_never_called_twice_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = choose(Plain(), monkeypatch)
+    train(tmp_path, "grpo", 2, eval={"every": 1})
+    assert "MainThread" in sampler.threads  # evaluations
+    assert sampler.most == 1
+
+
+def test_waiting_for_rows_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    choose(Plain(lambda: time.sleep(0.3)), monkeypatch)
+    result = train(tmp_path, "ppo", 1, run={"steps": 2}, eval={"at_end": False})
+    assert 0.05 < result.metrics["time/idle_s"] < result.metrics["time/step_s"]
+
+
+def test_weights_of_a_sampler_with_one_version_change_between_requests_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was submitted is collected before the next weights arrive, and at the end of a step at the latest."""
+    engine = choose(Engine(), monkeypatch)
+    result = train(tmp_path, "ppo", 1, eval={"every": 2})
+    versions = [version for name, version in engine.events if name == "submit"]
+    assert engine.events[:2] == [("submit", 0), ("submit", 0)]
+    assert versions == sorted(versions)
+    open_now = 0
+    for name, version in engine.events:
+        open_now += 1 if name == "submit" else -1
+        assert open_now <= (2 if version == 0 else 1)
+    assert engine.is_open
+    assert engine.is_closed
+    own = train(tmp_path / "own", "ppo", 1, eval={"every": 2})
+    assert rollouts(tmp_path) == rollouts(tmp_path / "own")
+    assert all(map(torch.equal, weights(result), weights(own)))
+
+
+def test_an_error_of_a_sampler_in_its_thread_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[int]()
+
+    def fail() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise DataError("the engine is out of paper")
+
+    choose(Plain(fail), monkeypatch)
+    with pytest.raises(DataError, match="out of paper"):
+        train(tmp_path, "ppo", 1, eval={"at_end": False})
+    assert len([line for line in metrics(tmp_path) if "loss/policy" in line]) == 2
+
+
+def test_a_round_that_the_trainer_did_not_foresee_is_sampled_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlcore_ppo.trainer import PPOTrainer
+
+    upcoming = PPOTrainer.upcoming
+    monkeypatch.setattr(PPOTrainer, "upcoming", lambda self, steps: upcoming(self, steps + 1)[1:])  # the one after
+    train(tmp_path, "ppo", 1)
+    synchronous = train(tmp_path / "other", "ppo", 0)
+    found = [(row["step"], row["output"]) for row in rollouts(tmp_path)]
+    assert found == [(row["step"], row["output"]) for row in rollouts(tmp_path / "other")]
+    assert synchronous.metrics["reward/mean"]
+
+
+def test_later_changes_do_not_reach_a_copy_of_the_policy_and_frozen_weights_are_shared() -> None:
+    from rlcore_testing.small import make_tokenizer
+    from rlcore_transformers.models.causal import build_causal_lm
+    from rlcore_transformers.models.model_options import CausalLMConfig
+
+    policy = build_causal_lm(make_llama(), CausalLMConfig(), tokenizer=make_tokenizer(), value_head=True, reference=True)
+    frozen = next(iter(policy.module.parameters()))
+    frozen.requires_grad_(False)
+    policy.version = 7
+    before = policy.decoder([[1, 2, 3]], max_new_tokens=1).start().logits
+    copied = policy.sampling_copy()
+    with torch.no_grad():
+        for parameter in policy.module.parameters():
+            if parameter.requires_grad:
+                parameter.mul_(1.5)
+    assert torch.equal(copied.decoder([[1, 2, 3]], max_new_tokens=1).start().logits, before)
+    assert not torch.equal(policy.decoder([[1, 2, 3]], max_new_tokens=1).start().logits, before)
+    assert next(iter(copied.module.parameters())) is frozen
+    assert copied.version == 7
+    assert copied.reference is None
+    assert copied.tokenizer is policy.tokenizer
+    assert policy.module.training
+    assert policy.reference is not None
+
+
+class Greets:
+    def reset(self, row: Any, *, seed: int) -> str:  # noqa: ARG002
+        return "go"
+
+    def step(self, turn: Any) -> Step:  # noqa: ARG002
+        return Step(messages="", reward=0.0, done=True)
+
+
+def without_seeds(policy: Any, prompts: Any, sampling: Any, *, generator: Any = None) -> Any:
+    return DefaultSampler()(policy, prompts, sampling, generator=generator)
+
+
+def test_what_cannot_be_asynchronous_is_refused_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="trainer 'reinforce' has no method upcoming"):
+        reinforce(tmp_path)
+    with pytest.raises(ConfigError, match="episodes of data.environment"):
+        train(tmp_path, "ppo", 1, environment=Greets, reward_fn=None)
+    with pytest.raises(ConfigError, match="zero_spread = 'refill'"):
+        train(tmp_path, "grpo", 1, change={"zero_spread": "refill"})
+    with monkeypatch.context() as patch:
+        choose(without_seeds, patch)
+        with pytest.raises(ConfigError, match="sampler 'default' has no parameter row_seeds"):
+            train(tmp_path, "ppo", 1)
+    with monkeypatch.context() as patch:
+        patch.delattr(ModelPolicy, "sampling_copy")
+        with pytest.raises(ConfigError, match="no methods submit and collect, and ModelPolicy has no method"):
+            train(tmp_path, "ppo", 1)
+    assert not (tmp_path / "run").exists()
+
+
+def reinforce(folder: Path) -> None:
+    from rlcore import train as run
+    from rlcore_testing.small import PROMPTS, make_tokenizer, toy_reward
+
+    run(
+        make_llama(), trainer="reinforce", tokenizer=make_tokenizer(), prompts=list(PROMPTS), reward_fn=toy_reward,
+        run={"root": str(folder), "name": "run", "asynchronous": 1, "steps": 1}, loggers=[],
+    )  # fmt: skip
+
+
+def test_samples_that_are_not_corrected_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "off", "ppo", 1, change={"is_correction": "off"}, run={"steps": 1})
+    assert "samples of earlier weights are not corrected" in capsys.readouterr().err
+    train(tmp_path / "on", "ppo", 1, run={"steps": 3})
+    train(tmp_path / "rft", "rft", 1, run={"steps": 3})
+    said = capsys.readouterr().err
+    assert "not corrected" not in said
+    assert "keep old weights" not in said  # they are older on purpose
+
+
+def test_the_option_needs_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "asynchronous")
+    with pytest.raises(ConfigError, match=r"run\.asynchronous = 1: comes with rlcore-asynchronous, which is installed"):
+        train(tmp_path, "ppo", 1)
