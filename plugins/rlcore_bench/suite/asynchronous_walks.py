@@ -1,0 +1,130 @@
+"""Asynchronous rounds on random walks: what they learn, and how long a round takes with a sampler that waits.
+
+    OMP_NUM_THREADS=1 python -m rlcore_bench.suite.asynchronous_walks learn FOLDER [--seeds 0 1 2] [--trainers ppo]
+    OMP_NUM_THREADS=1 python -m rlcore_bench.suite.asynchronous_walks time FOLDER [--rounds 8]
+
+`learn` trains PPO, GRPO and RFT with the settings of docs/examples (graph seed 1000), `run.asynchronous` 0 and 1 in
+turn, and prints the mean optimality of 1000 walks sampled after the last step. `time` lets every call of the sampler
+wait, as an engine far away would, for as long as the trainer learned from a round before, and prints the median seconds
+from one step to the next. FOLDER keeps the starting model, which hand_ppo.py makes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import rlcore
+from rlcore_bench.suite.hand_ppo import make_base
+from rlcore_bench.suite.learning_runs import trainer_options
+from rlcore_bench.suite.tasks import load_task
+from rlcore_transformers.sampling.sampler import DefaultSampler
+
+GRAPH = 1000
+STEPS = {"ppo": 25, "grpo": 40, "rft": 32}
+PER_ROUND = {"ppo": 1, "grpo": 1, "rft": 4}
+"""Steps of a round."""
+CORRECTED = {"is_correction": "token_truncate"}
+
+
+def options_of(trainer: str, *, ahead: int) -> dict[str, Any]:
+    """Return the trainer's options in docs/examples, with importance weights if the run is asynchronous."""
+    if trainer == "rft":
+        from randomwalks_rft import RFT
+
+        return dict(RFT)
+    return trainer_options(trainer) | {"name": trainer} | (CORRECTED if ahead else {})
+
+
+def train(folder: Path, trainer: str, *, seed: int, ahead: int, steps: int, samples_at_end: int) -> Any:
+    """Train from the starting model, and return the result of `rlcore.train`."""
+    base, task = folder / f"graph-{GRAPH}", load_task("walks", graph_seed=GRAPH)
+    if not base.exists():
+        make_base(str(base), graph_seed=GRAPH)
+    with TemporaryDirectory() as root:
+        result = rlcore.train(
+            str(base),
+            trainer=options_of(trainer, ahead=ahead),
+            reward_fn=lambda samples: [task.score(walk) for walk in samples],
+            prompts=task.prompts * (task.samples if trainer == "ppo" else 1),
+            eval_prompts=task.prompts * samples_at_end or None,
+            gen={"max_new_tokens": task.max_new_tokens},
+            eval={"at_end": samples_at_end > 0, "batch_size": 1000},
+            checkpoint={"at_end": False},
+            loggers=[],
+            run={"root": root, "steps": steps, "seed": seed, "asynchronous": ahead, "report": False},
+        )  # fmt: skip
+        lines = (result.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return result, [json.loads(line) for line in lines]
+
+
+def learn(folder: Path, trainers: list[str], seeds: list[int]) -> None:
+    """Print the optimality at the end of each run."""
+    for trainer in trainers:
+        for seed in seeds:
+            for ahead in (0, 1):
+                result, lines = train(
+                    folder, trainer, seed=seed, ahead=ahead, steps=STEPS[trainer], samples_at_end=50
+                )
+                ages = [line["age/max"] for line in lines if "age/max" in line]
+                found = {"optimality": result.metrics["eval/reward/mean"], "age_max": max(ages, default=None)}
+                print(json.dumps({"trainer": trainer, "seed": seed, "asynchronous": ahead, **found}), flush=True)
+
+
+@contextmanager
+def waiting(wait_s: float) -> Iterator[None]:
+    """Let every call of the sampler `default` wait inside the block."""
+    call = DefaultSampler.__call__
+
+    def late(self: Any, *given: Any, **named: Any) -> Any:
+        time.sleep(wait_s)
+        return call(self, *given, **named)
+
+    DefaultSampler.__call__ = late  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        DefaultSampler.__call__ = call  # type: ignore[method-assign]
+
+
+def measure(folder: Path, trainers: list[str], rounds: int) -> None:
+    """Print the median seconds of a round, in turn with `run.asynchronous` 0 and 1."""
+    for trainer in trainers:
+        size, wait_s = PER_ROUND[trainer], 0.0
+        for ahead in (0, 0, 1, 0, 1):  # the first tells how long the trainer learns
+            with waiting(wait_s):
+                _, lines = train(folder, trainer, seed=0, ahead=ahead, steps=rounds * size, samples_at_end=0)
+            seconds = [line["time/step_s"] for line in lines if "time/step_s" in line]
+            spans = [sum(seconds[i : i + size]) for i in range(size, len(seconds), size)]  # without the first round
+            if not wait_s:
+                sampled = [line["time/sample_s"] for line in lines if "time/sample_s" in line]
+                wait_s = median(spans) - median(sampled)
+            idle = [line["time/idle_s"] for line in lines if "time/idle_s" in line]
+            found = {"wait_s": wait_s, "round_s": median(spans), "idle_s": sum(idle) / rounds if idle else None}
+            print(json.dumps({"trainer": trainer, "asynchronous": ahead, **found}), flush=True)
+
+
+def main() -> None:
+    """Read the command line, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("learn", "time"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--trainers", nargs="+", choices=tuple(STEPS), default=list(STEPS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--rounds", type=int, default=8)
+    options = parser.parse_args()
+    if options.what == "learn":
+        learn(options.folder, options.trainers, options.seeds)
+    else:
+        measure(options.folder, options.trainers, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
