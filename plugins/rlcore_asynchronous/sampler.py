@@ -138,7 +138,9 @@ class AheadSampler:
                 self._wait(each)
                 records.append(each.record())
             except RLCoreError as error:  # raised again where the trainer asks for the round
-                log.warning("a round is missing in the checkpoint; a resumed run samples it anew", error=str(error)[:300])
+                log.warning(
+                    "a round is missing in the checkpoint; a resumed run samples it anew", error=str(error)[:300]
+                )
         return {"rounds": self.run.ranks.gather(records)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -159,9 +161,7 @@ class AheadSampler:
         """Return what the rounds will be found by: their seeds are those that the run draws next."""
         sampling = self.run.sampling
         state = sampling.generator.get_state()
-        keys = [
-            key_of(each.prompts, sampling.row_seeds(len(each.prompts), group=each.group)) for each in rounds
-        ]
+        keys = [key_of(each.prompts, sampling.row_seeds(len(each.prompts), group=each.group)) for each in rounds]
         sampling.generator.set_state(state)
         return keys
 

@@ -93,9 +93,10 @@ def rollout_metrics(batch: Trajectories, scored: Scored, ranks: Ranks) -> Metric
 def warn_of_bias(run: Run) -> None:
     """Log a warning if the policy gradient of the run's responses is biased; a trainer calls this once, when built.
 
-    Responses are then no samples of softmax(logits / temperature). Trainers take log-probs at the sampling temperature and over the whole vocabulary. Truncation (`gen.top_k`,
-    `gen.top_p`), `gen.min_new_tokens` and a logit mask restrict sampling to some of the tokens, `gen.beta` shifts the
-    logits, greedy sampling takes only the most likely token, and a sampler may sample from another distribution.
+    Responses are then no samples of softmax(logits / temperature). Trainers take log-probs at the sampling temperature
+    and over the whole vocabulary. Truncation (`gen.top_k`, `gen.top_p`), `gen.min_new_tokens` and a logit mask restrict
+    sampling to some of the tokens, `gen.beta` shifts the logits, greedy sampling takes only the most likely token, and
+    a sampler may sample from another distribution.
     """
     gen = run.config.gen
     found = {

@@ -30,7 +30,7 @@ class Recorder:
         self.policies.append(copy.deepcopy(run.learner))
         self.policies[-1].use_forward(self.policies[-1].module, autocast=nullcontext)
 
-    def on_step(self, run: Any, metrics: Any) -> None:  # noqa: ARG002
+    def on_step(self, run: Any, metrics: Any) -> None:
         self.on_run_start(run)
 
 

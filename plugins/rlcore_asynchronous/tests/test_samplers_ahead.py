@@ -50,7 +50,7 @@ class Engine(Plain):
         self.policy: Any = None
         self.is_open = self.is_closed = False
 
-    def open(self, run: Any) -> None:  # noqa: ARG002
+    def open(self, run: Any) -> None:
         self.is_open = True
 
     def close(self) -> None:
@@ -160,7 +160,9 @@ def test_later_changes_do_not_reach_a_copy_of_the_policy_and_frozen_weights_are_
     from rlcore_transformers.models.causal import build_causal_lm
     from rlcore_transformers.models.model_options import CausalLMConfig
 
-    policy = build_causal_lm(make_llama(), CausalLMConfig(), tokenizer=make_tokenizer(), value_head=True, reference=True)
+    policy = build_causal_lm(
+        make_llama(), CausalLMConfig(), tokenizer=make_tokenizer(), value_head=True, reference=True
+    )
     frozen = next(iter(policy.module.parameters()))
     frozen.requires_grad_(False)
     policy.version = 7
@@ -181,10 +183,10 @@ def test_later_changes_do_not_reach_a_copy_of_the_policy_and_frozen_weights_are_
 
 
 class Greets:
-    def reset(self, row: Any, *, seed: int) -> str:  # noqa: ARG002
+    def reset(self, row: Any, *, seed: int) -> str:
         return "go"
 
-    def step(self, turn: Any) -> Step:  # noqa: ARG002
+    def step(self, turn: Any) -> Step:
         return Step(messages="", reward=0.0, done=True)
 
 
@@ -195,7 +197,7 @@ def without_seeds(policy: Any, prompts: Any, sampling: Any, *, generator: Any = 
 def test_what_cannot_be_asynchronous_is_refused_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="trainer 'reinforce' has no method upcoming"):
         reinforce(tmp_path)
-    with pytest.raises(ConfigError, match="episodes of data.environment"):
+    with pytest.raises(ConfigError, match=r"episodes of data\.environment"):
         train(tmp_path, "ppo", 1, environment=Greets, reward_fn=None)
     with pytest.raises(ConfigError, match="zero_spread = 'refill'"):
         train(tmp_path, "grpo", 1, change={"zero_spread": "refill"})

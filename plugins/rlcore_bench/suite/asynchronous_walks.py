@@ -70,9 +70,7 @@ def learn(folder: Path, trainers: list[str], seeds: list[int]) -> None:
     for trainer in trainers:
         for seed in seeds:
             for ahead in (0, 1):
-                result, lines = train(
-                    folder, trainer, seed=seed, ahead=ahead, steps=STEPS[trainer], samples_at_end=50
-                )
+                result, lines = train(folder, trainer, seed=seed, ahead=ahead, steps=STEPS[trainer], samples_at_end=50)
                 ages = [line["age/max"] for line in lines if "age/max" in line]
                 found = {"optimality": result.metrics["eval/reward/mean"], "age_max": max(ages, default=None)}
                 print(json.dumps({"trainer": trainer, "seed": seed, "asynchronous": ahead, **found}), flush=True)

@@ -104,9 +104,7 @@ def test_resuming_equals_not_having_stopped(stand_in: StandIn, tmp_path: Path) -
     ahead = {"asynchronous": 1}
     whole = train(stand_in.url, tmp_path / "whole", trainer=CORRECTED, run={"steps": 4, **ahead})
     train(stand_in.url, tmp_path / "parts", trainer=CORRECTED, run={"steps": 2, **ahead})
-    parts = train(
-        stand_in.url, tmp_path / "parts", trainer=CORRECTED, run={"steps": 4, "resume": "auto", **ahead}
-    )
+    parts = train(stand_in.url, tmp_path / "parts", trainer=CORRECTED, run={"steps": 4, "resume": "auto", **ahead})
     assert rollouts(parts) == rollouts(whole)
     assert all(map(torch.equal, weights(parts), weights(whole)))
 
@@ -138,5 +136,3 @@ def test_two_processes_share_a_server(stand_in: StandIn, tmp_path: Path) -> None
         found[name] = call("test_submitted_rounds:trained", arguments, what=name)
     assert found["one"] == found["two"]
     assert not any(running)
-
-
