@@ -32,6 +32,7 @@ MODULES = [
     "rlcore.components",
     "rlcore.config",
     "rlcore_transformers.data.chat",
+    "rlcore_asynchronous",
     "rlcore_environments.player",
     "rlcore_environments.recorded",
     "rlcore_transformers.data.logit_masks",

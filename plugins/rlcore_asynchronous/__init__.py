@@ -4,6 +4,6 @@ The protocols are `AsynchronousSampler`, a sampler that begins a round and retur
 trainer that knows its next prompts.
 """
 
-from rlcore_asynchronous.protocols import AsynchronousSampler, ForeseeingTrainer, Round
+from rlcore_asynchronous.protocols import AsynchronousSampler, ForeseeingTrainer
 
-__all__ = ["AsynchronousSampler", "ForeseeingTrainer", "Round"]
+__all__ = ["AsynchronousSampler", "ForeseeingTrainer"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -65,7 +66,7 @@ class Restored:
         for record in records:
             key = tuple(map(tuple, record["prompts"])), tuple(record["seeds"])
             rows = Trajectories(**record["rows"])
-            self._whole[key] = Ahead(key, record["version"], lambda rows=rows: rows)
+            self._whole[key] = Ahead(key, record["version"], partial(_given, rows))
             for number, place in enumerate(zip(*key, strict=True)):
                 self._rows[place] = rows, number
 
@@ -83,3 +84,7 @@ class Restored:
         parts = [part.rows(torch.tensor([number])) for part, number in map(self._rows.__getitem__, places)]
         version = int(parts[0]["versions"][0])
         return Ahead(key, version, lambda: Trajectories.concat(parts).to(device))
+
+
+def _given(rows: Trajectories) -> Trajectories:
+    return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -11,18 +11,6 @@ if TYPE_CHECKING:
     from rlcore.protocols import Policy
     from rlcore.settings import SamplingConfig
     from rlcore.types import Prompt, Trajectories
-
-
-class Round(NamedTuple):
-    """The arguments of a call of `run.rollout` that a trainer is going to make.
-
-    Attributes:
-        prompts: this process's prompts.
-        group: so many consecutive prompts are the same, and dealt together (`Ranks.share`).
-    """
-
-    prompts: Sequence[Prompt]
-    group: int = 1
 
 
 @runtime_checkable
@@ -33,7 +21,7 @@ class ForeseeingTrainer(Protocol):
     or is right for samples of any distribution (`off_policy = True`, as `rft`).
     """
 
-    def upcoming(self, steps: int) -> Sequence[Round]:
+    def upcoming(self, steps: int) -> Sequence[tuple[Sequence[Prompt], int]]:
         """Return the rounds that the next `steps` steps pass to `run.rollout`, in the order of the calls.
 
         It is called between two yields and before the first, and changes nothing. With the rounds of more steps, those
@@ -41,6 +29,9 @@ class ForeseeingTrainer(Protocol):
 
         Args:
             steps: number of steps, at least 1.
+
+        Returns:
+            Of each call, this process's prompts and the argument `group`.
         """
         ...
 

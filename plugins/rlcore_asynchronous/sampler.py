@@ -19,7 +19,7 @@ from rlcore.sampling import takes
 from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_asynchronous.outstanding import Ahead, Key, Restored, key_of
-from rlcore_asynchronous.protocols import AsynchronousSampler, ForeseeingTrainer, Round
+from rlcore_asynchronous.protocols import AsynchronousSampler, ForeseeingTrainer
 from rlcore_asynchronous.threads import ThreadedSampler
 
 log = get_logger("asynchronous")
@@ -96,19 +96,18 @@ class AheadSampler:
             options["on_batch"](list(range(len(rows))), rows)
         return rows
 
-    def begin_step(self, rounds: Sequence[Round]) -> None:
+    def begin_step(self, rounds: Sequence[tuple[Sequence[Prompt], int]]) -> None:
         """Submit those of the next rounds that are not under way yet.
 
         Args:
             rounds: those of this step and of the next `run.asynchronous` ones.
         """
-        rounds = [Round(*each) for each in rounds]
-        wanted = {key: each for key, each in zip(self._keys(rounds), rounds, strict=True) if each.prompts}
+        wanted = {key: prompts for key, (prompts, _) in zip(self._keys(rounds), rounds, strict=True) if prompts}
         self._ahead = [each for each in self._ahead if each.key in wanted]
         policy = self.run.models.policy
-        for key, each in wanted.items():
+        for key, prompts in wanted.items():
             if self._find(key) is None:
-                self._ahead.append(self._restored.find(key, policy.device) or self._submit(policy, key, each))
+                self._ahead.append(self._restored.find(key, policy.device) or self._submit(policy, key, prompts))
         self._restored = Restored()
         self._ages, self._idle_s = [], 0.0
 
@@ -157,21 +156,21 @@ class AheadSampler:
         self._idle_s += time.perf_counter() - begun
         return rows
 
-    def _keys(self, rounds: Sequence[Round]) -> list[Key]:
+    def _keys(self, rounds: Sequence[tuple[Sequence[Prompt], int]]) -> list[Key]:
         """Return what the rounds will be found by: their seeds are those that the run draws next."""
         sampling = self.run.sampling
         state = sampling.generator.get_state()
-        keys = [key_of(each.prompts, sampling.row_seeds(len(each.prompts), group=each.group)) for each in rounds]
+        keys = [key_of(prompts, sampling.row_seeds(len(prompts), group=group)) for prompts, group in rounds]
         sampling.generator.set_state(state)
         return keys
 
-    def _submit(self, policy: Policy, key: Key, each: Round) -> Ahead:
+    def _submit(self, policy: Policy, key: Key, prompts: Sequence[Prompt]) -> Ahead:
         sampling, seeds = self.run.sampling, list(key[1])
         options: dict[str, Any] = {"generator": torch.Generator().manual_seed(seeds[0]), "row_seeds": seeds}
         if sampling.logit_mask is not None:
             options["logit_mask"] = sampling.logit_mask
         with torch.no_grad():
-            handle = self._engine.submit(policy, each.prompts, self.run.config.gen, **options)
+            handle = self._engine.submit(policy, prompts, self.run.config.gen, **options)
         return Ahead(key, self.run.step, partial(self._engine.collect, handle))
 
 

@@ -50,7 +50,8 @@ class AheadTrainer:
         reach: int = self._run.config.run.asynchronous + 1
         if self._run.total_steps is None or self._run.config.checkpoint.at_end:
             return reach
-        return max(1, min(reach, self._run.total_steps - self._run.step))
+        left: int = self._run.total_steps - self._run.step
+        return max(1, min(reach, left))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the trainer's state and the rounds that were submitted; waits for them."""
