@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from asynchronous_runs import metrics, rollouts, train, weights
 from rlcore.errors import ConfigError, DataError
 from rlcore.optim.updater import Updater
 from rlcore.protocols import Step
+from rlcore_testing.rig.entry_points import resolve
 from rlcore_testing.small import make_llama
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.sampling.sampler import DefaultSampler
@@ -100,11 +104,30 @@ def test_a_sampler_is_never_called_twice_at_once(tmp_path: Path, monkeypatch: py
 
 
 def test_waiting_for_rows_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
     choose(Plain(lambda: time.sleep(0.3)), monkeypatch)
     result = train(tmp_path, "ppo", 1, run={"steps": 2}, eval={"at_end": False})
     assert 0.05 < result.metrics["time/idle_s"] < result.metrics["time/step_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("trainer", "steps"), [("ppo", 1), ("grpo", 1), ("rft", 2)])
+def test_a_round_takes_as_long_as_the_longer_side(
+    trainer: str, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sampling waits .4 s and learning .4 s a round: together .8 s, and at once about .4 s."""
+    choose(Plain(lambda: time.sleep(0.4)), monkeypatch)
+    module = {"ppo": "rlcore_ppo.trainer.PPOTrainer.update", "grpo": "rlcore_grpo.trainer.GRPOTrainer.update"}
+    name = module.get(trainer, "rlcore_rft.trainer.RFTTrainer.select")
+    learn = resolve(".".join(name.split(".")[:2]) + ":" + ".".join(name.split(".")[2:]))
+    monkeypatch.setattr(name, lambda *given: (time.sleep(0.4 / steps), learn(*given))[1])
+    taken = {}
+    for ahead in (0, steps):
+        options = {"eval": {"at_end": False}, "checkpoint": {"at_end": False}, "run": {"steps": 6 * steps}}
+        train(tmp_path / str(ahead), trainer, ahead, **options)
+        lines = (tmp_path / str(ahead) / "run" / "metrics.jsonl").read_text().splitlines()
+        seconds = [json.loads(line)["time/step_s"] for line in lines]
+        taken[ahead] = median(sum(seconds[i : i + steps]) for i in range(steps, 6 * steps, steps))
+    assert taken[0] / taken[steps] >= 1.6, taken
 
 
 def test_weights_of_a_sampler_with_one_version_change_between_requests_only(

@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python -m rlcore_bench.suite.asynchronous_walks learn FOLDER [--seeds 0 1 2] [--trainers ppo]
     OMP_NUM_THREADS=1 python -m rlcore_bench.suite.asynchronous_walks time FOLDER [--rounds 8]
 
-`learn` trains PPO, GRPO and RFT with the settings of docs/examples (graph seed 1000), `run.asynchronous` 0 and 1 in
-turn, and prints the mean optimality of 1000 walks sampled after the last step. `time` lets every call of the sampler
-wait, as an engine far away would, for as long as the trainer learned from a round before, and prints the median seconds
-from one step to the next. FOLDER keeps the starting model, which hand_ppo.py makes.
+`learn` trains PPO, GRPO and RFT with the settings of docs/examples (graph seed 1000), `run.asynchronous` 0 and one
+round of steps (1, and 4 for RFT) in turn, and prints the mean optimality of 1000 walks sampled after the last step. `time` lets every call of the sampler
+wait, as an engine far away would, and prints the median seconds of a round. The gain is largest where the wait is as long
+as learning. FOLDER keeps the starting model, which hand_ppo.py makes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def learn(folder: Path, trainers: list[str], seeds: list[int]) -> None:
     """Print the optimality at the end of each run."""
     for trainer in trainers:
         for seed in seeds:
-            for ahead in (0, 1):
+            for ahead in (0, PER_ROUND[trainer]):
                 result, lines = train(folder, trainer, seed=seed, ahead=ahead, steps=STEPS[trainer], samples_at_end=50)
                 ages = [line["age/max"] for line in lines if "age/max" in line]
                 found = {"optimality": result.metrics["eval/reward/mean"], "age_max": max(ages, default=None)}
@@ -92,18 +92,15 @@ def waiting(wait_s: float) -> Iterator[None]:
         DefaultSampler.__call__ = call  # type: ignore[method-assign]
 
 
-def measure(folder: Path, trainers: list[str], rounds: int) -> None:
-    """Print the median seconds of a round, in turn with `run.asynchronous` 0 and 1."""
+def measure(folder: Path, trainers: list[str], rounds: int, wait_s: float) -> None:
+    """Print the median seconds of a round, in turn without and with a round that is sampled ahead."""
     for trainer in trainers:
-        size, wait_s = PER_ROUND[trainer], 0.0
-        for ahead in (0, 0, 1, 0, 1):  # the first tells how long the trainer learns
+        size = PER_ROUND[trainer]
+        for ahead in (0, size, 0, size):
             with waiting(wait_s):
                 _, lines = train(folder, trainer, seed=0, ahead=ahead, steps=rounds * size, samples_at_end=0)
             seconds = [line["time/step_s"] for line in lines if "time/step_s" in line]
             spans = [sum(seconds[i : i + size]) for i in range(size, len(seconds), size)]  # without the first round
-            if not wait_s:
-                sampled = [line["time/sample_s"] for line in lines if "time/sample_s" in line]
-                wait_s = median(spans) - median(sampled)
             idle = [line["time/idle_s"] for line in lines if "time/idle_s" in line]
             found = {"wait_s": wait_s, "round_s": median(spans), "idle_s": sum(idle) / rounds if idle else None}
             print(json.dumps({"trainer": trainer, "asynchronous": ahead, **found}), flush=True)
@@ -117,11 +114,12 @@ def main() -> None:
     parser.add_argument("--trainers", nargs="+", choices=tuple(STEPS), default=list(STEPS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--wait", type=float, default=1.0, help="seconds for which the sampler waits in each call")
     options = parser.parse_args()
     if options.what == "learn":
         learn(options.folder, options.trainers, options.seeds)
     else:
-        measure(options.folder, options.trainers, options.rounds)
+        measure(options.folder, options.trainers, options.rounds, options.wait)
 
 
 if __name__ == "__main__":
