@@ -50,6 +50,10 @@ class Answer:
 def read_messages(found: Any, what: str) -> list[dict[str, Any]]:
     """Return messages of any form as a list of mappings with `role` and `content`.
 
+    Args:
+        found: the messages.
+        what: the method that returned them, `reset` or `step`.
+
     Raises:
         BadAnswer: they have none of the forms.
     """
@@ -65,6 +69,11 @@ def read_messages(found: Any, what: str) -> list[dict[str, Any]]:
     entries = [found] if isinstance(found, Mapping) else found
     if not isinstance(entries, Sequence):
         raise BadAnswer(f"{what} returned {shorten(found)} ({type(found).__name__}), not a text or messages")
+    if what == "reset" and len(entries) == 2 and isinstance(entries[1], Mapping) and "role" not in entries[1]:
+        raise BadAnswer(
+            f"reset returned {shorten(found)}, a pair of an observation and a mapping, as Gymnasium's reset does; "
+            "return the first messages alone, such as the observation"
+        )
     messages = []
     for entry in entries:
         is_message = isinstance(entry, Mapping) and isinstance(entry.get("role"), str)
@@ -78,7 +87,8 @@ def read_step(found: Any) -> Answer:
     """Return a step of any form, checked.
 
     A text is what the policy reads next; a number is the reward of the last turn; a pair is both; a mapping has the
-    fields of a `Step`.
+    fields of a `Step`. A truth value in place of a number is refused, since it may mean an end; as the `reward` of a
+    `Step` it counts 1 or 0.
 
     Raises:
         BadAnswer: it has none of the forms, a reward is not finite or too large, `done` or `truncated` is no truth
@@ -86,19 +96,18 @@ def read_step(found: Any) -> Answer:
     """
     if isinstance(found, str):
         found = Step(messages=found)
+    elif isinstance(found, bool):
+        raise BadAnswer(_describe_unknown(found))
     elif isinstance(found, numbers.Real):
         found = Step(reward=to_float(found), done=True)
-    elif isinstance(found, tuple) and len(found) == 2:
+    elif isinstance(found, tuple) and len(found) == 2 and not isinstance(found[1], bool):
         found = Step(messages=found[0], reward=found[1])
     elif isinstance(found, Mapping):
         if unknown := sorted(set(map(str, found)) - set(FIELDS)):
             raise BadAnswer(f"step returned a mapping with the key '{unknown[0]}'; known keys: {', '.join(FIELDS)}")
         found = Step(**found)
     if not isinstance(found, Step):
-        raise BadAnswer(
-            f"step returned {shorten(found)} ({type(found).__name__}); return a rlcore.protocols.Step, a text, a "
-            "number, or a pair (text, number)"
-        )
+        raise BadAnswer(_describe_unknown(found))
     done, truncated = _flag("done", found.done), _flag("truncated", found.truncated)
     messages = read_messages(found.messages, "step")
     if not messages and not (done or truncated):
@@ -108,6 +117,25 @@ def read_step(found: Any) -> Answer:
     if not isinstance(found.info, Mapping):
         raise BadAnswer(f"step returned info = {shorten(found.info)}, which is not a mapping")
     return Answer(messages, _rewards(found.reward), done, truncated, dict(found.info), _stop(found.stop))
+
+
+def _describe_unknown(found: Any) -> str:
+    """Return what is wrong with a step that has none of the forms."""
+    parts = found if isinstance(found, list | tuple) else [found]
+    if len(parts) <= 2 and parts and isinstance(parts[-1], bool):
+        return (
+            f"step returned {shorten(found)}, and {parts[-1]} may mean an end or a reward; return Step(done=True) for "
+            "an end, and a number such as 1.0 for a reward"
+        )
+    if len(parts) in (4, 5):
+        return (
+            f"step returned {shorten(found)}, {len(parts)} values as Gymnasium's step does; return "
+            "Step(observation, reward=..., done=terminated, truncated=..., info=...)"
+        )
+    return (
+        f"step returned {shorten(found)} ({type(found).__name__}); return a rlcore.protocols.Step, a text, a "
+        "number, or a pair (text, number)"
+    )
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -79,7 +79,7 @@ def _arguments(episodes: Sequence[Episode]) -> dict[str, list[Any]]:
     return {
         "messages": [[{k: v for k, v in each.items() if k in plain} for each in rows] for rows in transcripts],
         "turns": [[turn.text for turn in episode.turns] for episode in episodes],
-        "transcript": [_transcript(episode) for episode in episodes],
+        "transcript": [transcript_of(episode) for episode in episodes],
         "info": [{**episode.values, **episode.info, "end": episode.end} for episode in episodes],
         "environment_rewards": [
             [reward for reward, is_chosen in zip(episode.rewards, episode.chosen, strict=True) if is_chosen]
@@ -93,7 +93,7 @@ def _asked(episode: Episode) -> list[dict[str, Any]]:
     return [dict(each) for each in prompt.messages or [{"role": "user", "content": prompt.text}]]
 
 
-def _transcript(episode: Episode) -> list[dict[str, Any]]:
+def transcript_of(episode: Episode) -> list[dict[str, Any]]:
     """Return who said what after the prompt that was read, with the reward of each turn, and why it failed."""
     rows = [dict(each) for each in (*episode.opening, *episode.messages)]
     return [*rows, {"role": "failure", "content": episode.failure}] if episode.failure else rows

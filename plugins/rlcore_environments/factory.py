@@ -13,7 +13,7 @@ from rlcore.errors import ConfigError
 from rlcore.protocols import Environment
 from rlcore.safe_text import show
 from rlcore_environments.answers import BadAnswer
-from rlcore_environments.worker import missing_methods
+from rlcore_environments.worker import describe_misfit, wrong_methods
 
 FORMS = (
     "an environment is a class with reset(row, *, seed) and step(turn), a function that returns an object with these "
@@ -65,7 +65,8 @@ def factory_of(given: Any) -> Factory:
     """Return the factory of any form of an environment.
 
     Raises:
-        ConfigError: it has none of the forms, or two of its tools have one name.
+        ConfigError: it has none of the forms, two of its tools have one name, or a method of a class has not the
+            arguments of an environment's.
     """
     if isinstance(given, str):
         given = load_reference(given, "data.environment")
@@ -89,6 +90,8 @@ def factory_of(given: Any) -> Factory:
         source = given()
         make = source.make
     _check_arguments(make, given)
+    if isinstance(make, type):
+        check_methods(make.__name__, wrong_methods(make))
     tools = list(getattr(source, "tools", None) or ())
     check_tools(tools)
     return Factory(
@@ -130,14 +133,24 @@ def check_tools(tools: Sequence[Any]) -> None:
         names.append(name)
 
 
+def check_methods(name: str, wrong: str) -> None:
+    """Check what `wrong_methods` found of a class.
+
+    Raises:
+        ConfigError: it found something.
+    """
+    if wrong:
+        raise ConfigError(f"environment = {name}: has {wrong}; give the method these parameters")
+
+
 def check_environment(made: Any, factory: Factory) -> Environment:
     """Return what a factory made, if it has the methods of an environment.
 
     Raises:
         BadAnswer: it has not.
     """
-    if missing := missing_methods(made):
-        raise BadAnswer(f"'{factory.name}' made {missing}")
+    if misfit := describe_misfit(made):
+        raise BadAnswer(f"'{factory.name}' made {misfit}")
     environment: Environment = made
     return environment
 

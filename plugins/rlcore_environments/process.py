@@ -24,7 +24,7 @@ from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
 from rlcore.safe_text import show
 from rlcore_environments.calls import CallTooLate, Limit
-from rlcore_environments.factory import Factory, check_tools
+from rlcore_environments.factory import Factory, check_methods, check_tools
 from rlcore_environments.worker import plain_value
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -258,6 +258,7 @@ def isolated_factory(environment: Any, python: str | None, *, one_each: bool, ti
     worker, _ = workers.get()
     about = worker.call("describe")
     check_tools(about["tools"])
+    check_methods(about["name"], about["wrong"])
 
     def rows(split: str) -> Any:
         return workers.get()[0].call("rows", split=split)

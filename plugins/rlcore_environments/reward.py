@@ -17,9 +17,9 @@ class EnvironmentReward:
         return list(environment_rewards)
 
     def open(self, run: Any) -> None:
-        """Let the values that move over a run follow it (`data.episodes.curriculum`)."""
-        if (curriculum := getattr(run.sampling.sampler, "curriculum", None)) is not None:
-            curriculum.run = run
+        """Let the sampler of episodes follow the run."""
+        if (follow := getattr(run.sampling.sampler, "follow", None)) is not None:
+            follow(run)
 
     @staticmethod
     def example_outputs() -> dict[str, list[float]]:

@@ -17,9 +17,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from rlcore.errors import RLCoreError
-from rlcore.logging import get_logger
-from rlcore.protocols import Policy, Sampler
+from rlcore.protocols import Policy, RunView, Sampler
 from rlcore.ranks import Ranks
 from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig
@@ -30,16 +28,13 @@ from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import FAILED, Episode
 from rlcore_environments.factory import Factory
+from rlcore_environments.failures import EpisodesFailed, Failures
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.play import Play
 
-log = get_logger("environments")
+__all__ = ["EpisodeSampler", "EpisodesFailed", "Given"]
 REFILL = 2**20
 """Position, among the seeds derived from that of a row, of the first episode that replaces a failed one."""
-
-
-class EpisodesFailed(RLCoreError, RuntimeError):
-    """More episodes failed than `data.episodes.max_failed` allows."""
 
 
 @attrs.frozen(eq=False)
@@ -90,8 +85,7 @@ class EpisodeSampler:
         self.draws_from_policy = bool(getattr(sampler, "draws_from_policy", True))
         self.max_turns = options.max_turns or factory.max_turns or 16
         self.curriculum: Curriculum | None = None
-        self._warned = False
-        self._played, self._failures = 0, list[str]()  # since the last call of `check_round`
+        self._failures = Failures(factory.name, options.max_failed)
         self._rewards = dict.fromkeys(factory.reward_names)  # the names of all that were given so far
         self._batches = list[tuple[weakref.ref[Numbers], Sequence[str]]]()  # since the last call of `check_round`
         self.__signature__ = _signature(sampler)
@@ -124,14 +118,14 @@ class EpisodeSampler:
             self._play(loop, episodes)
             for attempt in range(self.options.refill):
                 failed = [episode for episode in episodes if episode.end == FAILED]
-                self._note_failures(failed)
+                self._failures.note(failed)
                 for episode in failed:
                     (seed,) = derive_seeds(int(seeds[episode.index]), [REFILL + attempt])
                     episodes[episode.index] = episode.replaced(seed)
                 self._play(loop, [episodes[episode.index] for episode in failed])
         finally:
             loop.close(episodes)
-        self._note_failures(episodes)
+        self._failures.note(episodes)
         if not any(episode.columns for episode in episodes):  # what the sampler returns is known from none of them
             empty = self.inner(policy, [], sampling, **loop.given([]))
             columns = {name: array for name, array in empty.columns.items() if array.shape == empty.mask.shape}
@@ -154,6 +148,12 @@ class EpisodeSampler:
         """Return the fingerprint of the source of an environment in another process; empty for others."""
         return self.factory.source
 
+    def follow(self, run: RunView) -> None:
+        """Let the values that move over a run follow it, and write failed episodes to its folder if they end it."""
+        self._failures.run = run
+        if self.curriculum is not None:
+            self.curriculum.run = run
+
     def _play(self, loop: Play, episodes: list[Episode]) -> None:
         for episode in episodes:
             episode.begin()
@@ -173,25 +173,7 @@ class EpisodeSampler:
             if (known := numbers()) is not None:
                 known.add_rewards(self._rewards, failed_ones)
         self._batches = []
-        played, failures, self._played, self._failures = self._played, self._failures, 0, []
-        of, failed = sum(ranks.gather([played])), ranks.gather([(len(failures), failures[0])] if failures else [])
-        count = sum(number for number, _ in failed)
-        if count > self.options.max_failed * of:
-            raise EpisodesFailed(
-                f"{count} of {of} episodes of '{self.factory.name}' failed, more than data.episodes.max_failed = "
-                f"{self.options.max_failed:g} allows. The first: {failed[0][1]}"
-            )
-
-    def _note_failures(self, episodes: Sequence[Episode]) -> None:
-        failed = [episode for episode in episodes if episode.end == FAILED]
-        self._played += len(episodes)
-        self._failures += [episode.failure for episode in failed]
-        if failed and not self._warned:
-            self._warned = True
-            log.warning(
-                "episodes failed; they have no score, and nothing is learned from them", failed=len(failed),
-                of=len(episodes), first=failed[0].describe(),
-            )  # fmt: skip
+        self._failures.check(ranks)
 
 
 def _signature(sampler: Sampler) -> inspect.Signature:

@@ -14,6 +14,7 @@ from rlcore.components import describe_error
 from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
+from rlcore.safe_text import show
 from rlcore_environments.calls import Calls, CallTooLate, allow_more, finished
 from rlcore_environments.factory import check_tools
 from rlcore_environments.mcp_tools import OPTION, McpServer, McpSession, ServerGone, ToolFailed, server_of
@@ -38,9 +39,12 @@ class Tools:
 
     def __init__(self, options: ToolOptions) -> None:
         given = options.functions
-        entries = [given] if isinstance(given, str) or callable(given) else list(given or ())
-        if not entries:
-            raise ConfigError("data.environment.functions: names no function; give a list of functions")
+        entries = [given] if isinstance(given, str | Mapping) or callable(given) else given
+        if not entries or not isinstance(entries, list | tuple):
+            raise ConfigError(
+                f"tools ({OPTION}) = {show(given)}: give a list with at least one function, such as tools=[add]"
+                + ("; leave it out for a policy without tools" if given is not None else "")
+            )
         self.options, self.tools = options, list[dict[str, Any]]()
         self.functions, self.servers = dict[str, Callable[..., Any]](), list[McpServer]()
         for i, entry in enumerate(entries):
@@ -154,7 +158,7 @@ def schema_of(function: Any) -> dict[str, Any]:
     from transformers.utils.chat_template_utils import get_json_schema
 
     if not callable(function):
-        raise ConfigError(f"tools: {function!r:.80} is not callable; give functions")
+        raise ConfigError(f"tools: {show(function)}: is not callable; give functions, or {{'mcp': ...}}")
     try:
         schema: dict[str, Any] = get_json_schema(function)
     except Exception as error:  # the library raises several kinds of its own

@@ -25,6 +25,10 @@ from typing import Any
 FIELDS = ("messages", "reward", "done", "truncated", "info")
 FURTHER = ("stop",)
 """Fields of a step that not every class has."""
+CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    "reset": ("reset(row, seed=...)", ({},), {"seed": 0}), "step": ("step(turn)", (None,), {}),
+}  # fmt: skip
+"""How the methods of an environment are called: for messages, and the arguments."""
 
 
 class RemoteTurn:
@@ -60,6 +64,7 @@ class Server:
                 "example_turns": list(getattr(self.source, "example_turns", ())),
                 "reward_names": list(getattr(self.source, "reward_names", ())),
                 "source": _fingerprint(self.source),
+                "wrong": wrong_methods(self.make) if isinstance(self.make, type) else "",
                 "has_rows": callable(getattr(self.source, "rows", None)),
                 "name": getattr(self.source, "__name__", type(self.source).__name__),
             }
@@ -68,8 +73,8 @@ class Server:
             return None if rows is None else [dict(row) for row in rows]
         if method == "reset":
             made = self.environments[episode] = self.make()
-            if missing := missing_methods(made):
-                raise TypeError(f"it made {missing}")
+            if misfit := describe_misfit(made):
+                raise TypeError(f"it made {misfit}")
             return self._finished(made.reset(arguments["row"], seed=arguments["seed"]))
         if method == "step":
             return self._finished(self.environments[episode].step(RemoteTurn(**arguments)))
@@ -111,7 +116,7 @@ def _plain(value: Any, method: str) -> Any:
     """Return an answer with which JSON and the parent can work: steps as mappings, pairs as mappings of their parts."""
     if all(hasattr(value, name) for name in FIELDS):
         return {name: getattr(value, name) for name in (*FIELDS, *FURTHER) if hasattr(value, name)}
-    if method == "step" and isinstance(value, tuple) and len(value) == 2:
+    if method == "step" and isinstance(value, tuple) and len(value) == 2 and not isinstance(value[1], bool):
         return {"messages": value[0], "reward": value[1]}
     return value
 
@@ -126,10 +131,28 @@ def plain_value(value: Any) -> Any:
     return list(value) if isinstance(value, (set, frozenset, tuple)) else str(value)
 
 
-def missing_methods(made: Any) -> str:
+def describe_misfit(made: Any) -> str:
     """Return what is wrong with an object that has not the methods of an environment; empty if it has them."""
-    missing = [name for name in ("reset", "step") if not callable(getattr(made, name, None))]
-    return f"an object of {type(made).__name__}, which has no method {' and no '.join(missing)}" if missing else ""
+    missing = [name for name in CALLS if not callable(getattr(made, name, None))]
+    what = f"no method {' and no '.join(missing)}" if missing else wrong_methods(made)
+    return f"an object of {type(made).__name__}, which has {what}" if what else ""
+
+
+def wrong_methods(made: Any) -> str:
+    """Return which method of an object or a class cannot be called as those of an environment are; empty if all can."""
+    for name, (form, arguments, named) in CALLS.items():
+        method = getattr(made, name, None)
+        is_plain = isinstance(made, type) and inspect.isfunction(inspect.getattr_static(made, name, None))
+        try:
+            signature = inspect.signature(method)  # type: ignore[arg-type]  # a TypeError if there is none
+        except (TypeError, ValueError):
+            continue
+        try:
+            signature.bind(*([made] if is_plain else []), *arguments, **named)
+        except TypeError as error:
+            plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+            return f"a method {name}{inspect.Signature(plain)}, and it is called as {form} ({error})"
+    return ""
 
 
 def place_of(error: BaseException) -> str:

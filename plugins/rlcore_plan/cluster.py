@@ -96,7 +96,7 @@ def cluster_as_json(cluster: Cluster) -> dict[str, Any]:
                 "options": layout.option,
                 "phases": {phase.name: phase.taken for phase in measured.phases},
                 "host": measured.host,
-                "fits": measured.worst.taken <= cluster.limit,
+                "fits": measured.worst.taken + cluster.found.baseline <= cluster.limit,
             }
             for layout, measured in cluster.options
         ],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rlcore_plan.cluster import PHASES, Cluster, growing
 from rlcore_plan.layout import Placement
-from rlcore_plan.sizes import write_size
+from rlcore_plan.sizes import write_count, write_size
 from rlcore_plan.step_memory import Measured
 
 NOT_RUN = (
@@ -18,7 +18,7 @@ NOT_RUN = (
 def write_cluster(cluster: Cluster) -> str:
     """Return the tables of memory, traffic, time and efficiency."""
     layout = cluster.chosen
-    machines = f"{layout.nodes} machine{'s' * (layout.nodes > 1)} of {layout.per_node} devices"
+    machines = f"{write_count(layout.nodes, 'machine')} of {write_count(layout.per_node, 'device')}"
     lines = [f"{machines} with {write_size(cluster.limit)} each: what a rank holds at most"]
     lines += _table([["", *PHASES, "fits"], *(_memory_row(cluster, *each) for each in cluster.options)])
     lines += ["> is the strategy of this run"]

@@ -66,6 +66,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from rlcore_plan.estimate import device_memory, estimate
     from rlcore_plan.heap import Heap
     from rlcore_plan.report import report_as_json, write_report
+    from rlcore_plan.sizes import write_count
 
     gc.freeze()  # each estimate collects garbage; imported modules need not be searched
     heap = Heap() if devices.kind is None else None
@@ -84,6 +85,9 @@ def _plan(arguments: argparse.Namespace) -> int:
         write(write_report(found, limit, limit_from, advice))
         if cluster is not None:
             write("\n" + write_cluster(cluster))
+            if (processes := _processes(values)) not in (1, world):
+                count = write_count(world, "device")
+                write(f"note: run.processes = {processes} starts {processes} processes; the plan is for {count}")
     return 0
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlcore.errors import ConfigError
 from rlcore.settings import TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.run_components import Chosen
+from rlcore.training.run_environment import open_player, with_rows
 from rlcore.types import Sample, sequences_of
 from rlcore_plan.workload import Workload
 from rlcore_transformers.data.data_sets import is_stream
@@ -24,6 +26,10 @@ from rlcore_transformers.models.hub import is_hub_id
 from rlcore_transformers.models.tokenizers import load_tokenizer
 
 UNREAD = "not read here"
+ONE_TURN = (
+    "episodes are counted as one turn after the first messages of the environment: if they have more, set "
+    "gen.max_new_tokens to the tokens of all turns and answers together to plan for the longest"
+)
 FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
 
 
@@ -105,20 +111,22 @@ def find_lengths(
         ConfigError: neither the data nor a limit bounds the lengths.
         DataError: data on this machine cannot be read.
     """
-    data, notes = settings.data, []
+    data, is_played = settings.data, inputs.environment is not None
+    notes = [ONE_TURN] if is_played else []
 
-    def read(name: str, build: Any, bound: int) -> Any:
-        source = getattr(inputs, name)
+    def read(given: Inputs, name: str, build: Any, bound: int) -> Any:
+        source = getattr(given, name)
         is_streamed = is_stream(source) or (name == "samples" and data.streaming)
         if tokenizer is None or is_streamed or not _is_here(source):
             return None
         return build(source, tokenizer, data, max_length=bound, what=name)
 
-    prompts = read("prompts", chosen.prompts.build(), max_prompt + 1 if max_prompt else 0)
-    held_out = read("eval_prompts", chosen.prompts.build(), max_prompt + 1 if max_prompt else 0)
-    samples = read("samples", chosen.samples.build(), max_length)
+    with _played(settings, inputs, chosen, tokenizer) as (given, build_prompts):
+        prompts = read(given, "prompts", build_prompts, max_prompt + 1 if max_prompt else 0)
+        held_out = read(given, "eval_prompts", build_prompts, max_prompt + 1 if max_prompt else 0)
+    samples = read(inputs, "samples", chosen.samples.build(), max_length)
     longest = max((len(prompt.tokens) for prompt in prompts or ()), default=0)
-    if inputs.prompts is not None and prompts is None:
+    if (given.prompts is not None or is_played) and prompts is None:
         longest = data.max_prompt_tokens or max(max_prompt - settings.gen.max_new_tokens + 1, 0)
         notes.append(_note("prompts", longest, "data.max_prompt_tokens", given=bool(data.max_prompt_tokens)))
     if inputs.samples is not None and samples is None:
@@ -128,10 +136,26 @@ def find_lengths(
         samples = [one] * max(workload.batch_size, workload.group)
     evaluated = max((len(prompt.tokens) for prompt in held_out or ()), default=longest)
     num_eval = (
-        len(held_out or ()) if inputs.eval_prompts is not None else min(len(prompts or ()), settings.eval.num_prompts)
+        len(held_out or ()) if given.eval_prompts is not None else min(len(prompts or ()), settings.eval.num_prompts)
     )
     sequences = [sequence for row in samples or () for sequence in sequences_of(row)]
     return Lengths(longest, len(prompts or ()), evaluated, num_eval, sequences, tuple(notes))
+
+
+@contextmanager
+def _played(
+    settings: TrainConfig, inputs: Inputs, chosen: Chosen, tokenizer: PreTrainedTokenizerBase | None
+) -> Iterator[tuple[Inputs, Any]]:
+    """Yield the inputs and the pipeline of prompts; those of an environment have its rows and its first messages."""
+    build = chosen.prompts.build()
+    if inputs.environment is None or tokenizer is None:
+        yield inputs, build
+        return
+    player = open_player(chosen.environment, inputs, settings)
+    try:
+        yield with_rows(inputs, player), player.pipeline(build)
+    finally:
+        player.close()
 
 
 def _is_here(source: Any) -> bool:

@@ -87,3 +87,8 @@ def parse_devices(text: str) -> tuple[int, int]:
     if found[2].strip().isdecimal() and size < 10**6:
         raise ConfigError(f"--devices {text!r}: has {size} bytes for each device: add a unit, such as {size}GB")
     return int(found[1]), size
+
+
+def write_count(number: int, noun: str) -> str:
+    """Return a number of things as text, such as `2 devices`."""
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlcore.loggers import display_row, place_in
+from rlcore.loggers import display_row, episode_metrics, place_in
 from rlcore.loggers.console import ConsoleConfig
 from rlcore.safe_text import hide_logins, write
 from rlcore_report.tables import (
+    EPISODE,
     MAX_CELLS,
     SIDE_STATISTICS,
     headline_metrics,
@@ -96,7 +97,8 @@ class LineLogger:
             self._print("", f"  dropped    {dropped}", "yellow")
 
     def _cells(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-        names = self.config.metrics or headline_metrics(metrics, self.run.headline)
+        chosen = [*headline_metrics(metrics, self.run.headline), *episode_metrics(metrics)]
+        names = self.config.metrics or dict.fromkeys(chosen)
         return [(short_name(key), metrics[key]) for key in names if key in metrics]
 
     def _count(self, step: int) -> str:
@@ -125,16 +127,20 @@ class LineLogger:
 
 
 def _evaluation_cells(metrics: Mapping[str, float], headline: Sequence[str]) -> list[tuple[str, float]]:
-    """Choose the metrics on an evaluation's line; for a sweep, all values of a metric are adjacent."""
+    """Choose the metrics on an evaluation's line; for a sweep, all values of a metric are adjacent.
+
+    The metrics of episodes follow after all others: their turns and success, and the ends that occurred.
+    """
     keys: dict[str, list[str]] = {}
     for key in metrics:
         name = key.removeprefix("eval/").partition("@")[0]
-        if not name.endswith(SIDE_STATISTICS):
+        if not name.endswith(SIDE_STATISTICS) and not name.startswith(EPISODE):
             keys.setdefault(name, []).append(key)
     shown: list[str] = []
     for name in sorted(keys, key=lambda name: (_distance_from_purpose(name), place_in(headline, name))):
         if len(shown) < MAX_CELLS:
             shown += keys[name]
+    shown += [f"eval/{name}" for name in episode_metrics({key.removeprefix("eval/"): metrics[key] for key in metrics})]
     return [(short_name(key.removeprefix("eval/")), metrics[key]) for key in shown]
 
 

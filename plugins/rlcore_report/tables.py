@@ -31,7 +31,9 @@ KNOWN_GROUPS = (
 SIDE_STATISTICS = ("/std", "/min", "/max", "/median", "_s")
 MAX_CELLS = 5
 """Metrics in a step's line or a sample's row; all that a trainer names are shown, however many they are."""
-EPISODE_COLUMNS = ("episode/", "environment/", "curriculum/")
+EPISODE = "episode/"
+"""Beginning of the metrics of episodes, which are shown beside those that a trainer names."""
+EPISODE_COLUMNS = (EPISODE, "environment/", "curriculum/")
 """Beginnings of columns about the episodes of an environment."""
 
 
@@ -50,7 +52,7 @@ def headline_metrics(names: Iterable[str], headline: Sequence[str]) -> list[str]
         names: the metrics of the step.
         headline: the names that the trainer declares (`rlcore.protocols.Trainer`).
     """
-    main = [name for name in names if not name.endswith(SIDE_STATISTICS)]
+    main = [name for name in names if not name.endswith(SIDE_STATISTICS) and not name.startswith(EPISODE)]
     named = [name for name in main if place_in(headline, name) < len(headline)]
     named = sorted(named, key=lambda name: place_in(headline, name))
     usual = [name for name in USUAL if name in main and name not in named]

@@ -195,9 +195,15 @@ def _check(config: JudgeConfig) -> None:
     if not config.url.startswith(("http://", "https://")):
         raise ConfigError(f"judge.url = {config.url!r}: must begin with http:// or https://")
     try:
-        urlsplit(config.url).port  # noqa: B018  which is read here
+        parts = urlsplit(config.url)
+        parts.port  # noqa: B018  which is read here
     except ValueError as error:
         raise ConfigError(f"judge.url = {config.url!r}: is no address of a server: {error}") from error
+    if "@" in parts.netloc:
+        raise ConfigError(
+            f"judge.url for {parts.hostname} holds a user name or a password, which files and messages would show: "
+            "leave them out, and put the key in the environment variable that judge.key_env names"
+        )
     if bad := [name for name in FIELD.findall(config.rubric) if name in NO_COLUMNS]:
         raise ConfigError(
             f"judge.rubric: {{{bad[0]}}} is no placeholder: use {{prompt}}, {{output}} or a column's name"

@@ -144,7 +144,7 @@ def claim(sweep: Sweep, *, overwrite: bool = False) -> SweepFolder:
         overwrite: delete the sweep that is in the folder.
 
     Raises:
-        RunExists: the folder has another sweep.
+        RunExists: the folder has another sweep, or trials of this one without their study.
     """
     folder = SweepFolder(sweep.folder)
     contents = folder.contents()
@@ -155,6 +155,11 @@ def claim(sweep: Sweep, *, overwrite: bool = False) -> SweepFolder:
             shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
     elif contents:
         _compare(folder, sweep)
+        if not folder.study.exists() and any(folder.trials.glob("*")):
+            raise RunExists(
+                f"{folder.study} is missing, and {folder.trials} has trials of which it was the record: restore the "
+                "file, choose another folder with --folder, or begin again with --overwrite"
+            )
     folder.trials.mkdir(exist_ok=True)
     lines = [f"{MARK}; it marks this folder as one. Continue it with the command that began it."]
     write_yaml(folder.record, redact(record_of(sweep)), lines)

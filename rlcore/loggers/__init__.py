@@ -15,7 +15,7 @@ from rlcore.profiling import phase
 if TYPE_CHECKING:
     from rlcore.protocols import Logger
 
-__all__ = ["Loggers", "display_row", "log", "main_metrics", "place_in", "turns_of"]
+__all__ = ["Loggers", "display_row", "episode_metrics", "log", "main_metrics", "place_in", "turns_of"]
 log = get_logger("rlcore.loggers")
 MAX_METRICS = 5
 """Metrics in a line of a step for which the trainer names none."""
@@ -98,6 +98,13 @@ def main_metrics(names: Iterable[str], headline: Sequence[str]) -> list[str]:
     """Return the metrics that the trainer names, in its order, or else the first ones."""
     found = sorted(names, key=lambda name: place_in(headline, name))
     return [name for name in found if place_in(headline, name) < len(headline)] or found[:MAX_METRICS]
+
+
+def episode_metrics(metrics: Mapping[str, float]) -> list[str]:
+    """Return the metrics of episodes for a line: their turns and success, and then the ends that occurred."""
+    usual = ("episode/turns", "episode/success")
+    shown = [name for name in metrics if name.startswith(usual) or (name.startswith("episode/") and metrics[name])]
+    return sorted(shown, key=lambda name: not name.startswith(usual))
 
 
 def display_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlcore.config import config, option
-from rlcore.loggers import main_metrics
+from rlcore.loggers import episode_metrics, main_metrics
 from rlcore.safe_text import hide_logins, write
 
 if TYPE_CHECKING:
@@ -64,5 +64,6 @@ class ConsoleLogger:
 
     def _print(self, kind: str, step: int, metrics: Mapping[str, float], names: Sequence[str] = ()) -> None:
         total = "" if self.run.total_steps is None else f"/{self.run.total_steps}"
-        shown = [name for name in names or main_metrics(metrics, self.run.headline) if name in metrics]
+        found = names or dict.fromkeys([*main_metrics(metrics, self.run.headline), *episode_metrics(metrics)])
+        shown = [name for name in found if name in metrics]
         write(f"{kind} {step}{total}" + "".join(f"   {name} {float(metrics[name]):.4g}" for name in shown))

@@ -27,16 +27,13 @@ def with_tools(environment: Any, tools: Any) -> Any:
     """Return the environment of a run to which a program passed `tools`: the environment `tools` with these functions.
 
     Raises:
-        InputsError: an environment is passed as well, or the tools are no functions.
+        InputsError: an environment is passed as well.
     """
     if tools is None:
         return environment
     if environment is not None:
         raise InputsError("environment and tools: pass one of them; an environment declares its own tools")
-    fits = isinstance(tools, (list, tuple)) and all(callable(tool) or isinstance(tool, Mapping) for tool in tools)
-    if not fits or not tools:
-        raise InputsError(f"tools = {tools!r:.80}: must be a list of functions, or of MCP servers, {{'mcp': {{...}}}}")
-    return {"name": "tools", "functions": list(tools)}
+    return {"name": "tools", "functions": tools}
 
 
 def choose_environment(inputs: Inputs, chooser: Chooser, where: str) -> Choice | None:

@@ -68,3 +68,14 @@ def test_a_result_is_a_table_in_a_notebook_with_its_texts_escaped() -> None:
         "<table><tr><th>last metrics</th><th>value</th></tr><tr><td>b</td><td>0.25</td></tr>"
         "<tr><td>steps</td><td>3</td></tr><tr><td>folder</td><td>runs/&lt;x&gt;</td></tr></table>"
     )
+
+
+def test_lines_show_turns_and_success_of_episodes_and_the_ends_that_occurred(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = {"episode/turns": 2.5, "episode/done": 0.75, "episode/context": 0.0, "episode/failed": 0.25}
+    metrics = {"kl/mean": 0.5, "lr": 0.1, **numbers, "episode/success": 0.0}
+    events = ("metrics", 1, metrics), ("metrics", 1, {f"eval/{name}": value for name, value in metrics.items()})
+    lines = shown(capsys, tmp_path, *events, headline=("kl/mean",))
+    episodes = "episode/turns 2.5   episode/success 0   episode/done 0.75   episode/failed 0.25"
+    assert lines[:2] == [f"{kind} 1   kl/mean 0.5   {episodes}" for kind in ("step", "eval")]

@@ -79,3 +79,23 @@ class Broken(Pairs):
 
     def reset(self, row: dict[str, object], *, seed: int) -> str:
         raise ValueError("no dice")
+
+
+class Signless(Pairs):
+    """Its `step` takes no turn."""
+
+    def step(self) -> object:  # type: ignore[override]
+        return "next"
+
+
+class Truths(Pairs):
+    """It answers with what the policy writes: a truth value, a pair with one, or five values."""
+
+    def reset(self, row: dict[str, object], *, seed: int) -> str:
+        return "go"
+
+    def step(self, turn: object) -> object:
+        answers: dict[str, object] = {
+            "a": True, "b": ("next", False), "c": ("next", 1.0, True, False, {}), "d": {"reward": True, "done": True},
+        }  # fmt: skip
+        return answers[turn.text]  # type: ignore[attr-defined]

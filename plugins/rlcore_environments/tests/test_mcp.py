@@ -17,7 +17,7 @@ import uvicorn
 from env_games import make_player
 
 import rlcore
-from rlcore.errors import ConfigError, InputsError
+from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
 from rlcore_environments.calls import Calls
 from rlcore_environments.mcp_tools import ServerGone
@@ -241,5 +241,5 @@ def test_tools_of_a_server_are_passed_to_train(listening: str, tmp_path: Path) -
     )  # fmt: skip
     assert result.metrics["episode/tool_calls"] == 0.0
     assert listening in (result.run_dir / "config.yaml").read_text()
-    with pytest.raises(InputsError, match="must be a list of functions, or of MCP servers"):
+    with pytest.raises(ConfigError, match="tools: 3: is not callable; give functions, or"):
         rlcore.train(make_gpt2(), trainer="reinforce", tools=[3], prompts=["ab"], tokenizer=tokenizer)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from test_training import Fails, at, constant, lines, run
 
 from rlcore.errors import ConfigError, RLCoreError
 from rlcore.sampling import takes
-from rlcore_environments.sampler import EpisodesFailed
+from rlcore_environments.failures import FILE, EpisodesFailed
 from rlcore_transformers.sampling.sampler import sample
 
 REINFORCE = {"name": "reinforce", "rollouts": 4}
@@ -130,3 +132,37 @@ def test_one_failure_in_the_last_batch_of_an_evaluation_does_not_end_the_run(tmp
         run(tmp_path, **given, eval=options, eval_prompts=[good, bad, bad], run=at(tmp_path / "more", steps=1))
     with pytest.raises(EpisodesFailed, match="4 of 4 episodes of 'Fails' failed"):
         run(tmp_path, **{**given, "prompts": [bad]}, eval={"at_end": False}, run=at(tmp_path / "third", steps=1))
+
+
+def test_episodes_that_end_a_run_are_in_its_folder_even_after_its_first_round(tmp_path: Path) -> None:
+    rows = [{"prompt": "ab", "seed": seed} for seed in (1, 1, 2, 1)]
+    place = tmp_path / "run" / FILE
+    message = (
+        rf"3 of 4 episodes of 'Fails' failed, .* The first: episode \d, turn 2: .*away.*: {re.escape(str(place))}$"
+    )
+    with pytest.raises(EpisodesFailed, match=message):
+        run(tmp_path, environment=Fails, prompts=rows, trainer=REINFORCE)
+    failed = [json.loads(line) for line in place.read_text().splitlines()]
+    assert [row["columns"]["seed"] for row in failed] == [1, 1, 1]
+    for row in failed:
+        assert row["step"] == 0
+        assert row["prompt"]
+        assert [each["role"] for each in row["transcript"]] == ["assistant", "user", "assistant", "failure"]
+        assert row["failure"] == row["transcript"][-1]["content"]
+
+
+def test_episodes_that_all_fail_are_in_the_folder_of_a_run_that_allows_it(tmp_path: Path) -> None:
+    rows = [{"prompt": "ab", "seed": 1}] * 4
+    with pytest.raises(RLCoreError):  # nothing is left to learn from
+        run(tmp_path, environment=Fails, prompts=rows, trainer=REINFORCE, data={"episodes": {"max_failed": 1.0}})
+    assert len((tmp_path / "run" / FILE).read_text().splitlines()) == 4
+
+
+def test_an_evaluation_whose_episodes_fail_leaves_them_in_the_folder(tmp_path: Path) -> None:
+    rows = [{"prompt": "ab", "seed": seed} for seed in (1, 2)]
+    with pytest.raises(EpisodesFailed, match=f"1 of 2 episodes .*{FILE}"):
+        run(
+            tmp_path, environment=Fails, prompts=rows[1:] * 4, eval_prompts=rows, trainer=REINFORCE,
+            data={"episodes": {"max_failed": 0.4}}, eval={"at_end": True},
+        )  # fmt: skip
+    assert len((tmp_path / "run" / FILE).read_text().splitlines()) == 1

@@ -158,7 +158,9 @@ def test_a_function_without_hints_is_refused() -> None:
 
 
 def test_no_function_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"data\.environment\.functions: names no function"):
+    with pytest.raises(
+        ConfigError, match=r"tools \(data\.environment\.functions\) = None: give a list with at least one"
+    ):
         Tools(ToolOptions())
 
 

@@ -143,7 +143,9 @@ def test_an_environment_is_named_in_a_file_as_a_module_and_its_attribute(tmp_pat
     [
         ({"environment": "wordel"}, UnknownEnvironment, "no environment is called 'wordel'"),
         ({"environment": Echo, "tools": [double]}, InputsError, "environment and tools: pass one of them"),
-        ({"environment": None, "tools": [3]}, InputsError, "must be a list of functions"),
+        ({"environment": None, "tools": [3]}, ConfigError, r"tools: 3: is not callable; give functions, or \{'mcp'"),
+        ({"environment": None, "tools": []}, ConfigError, r"tools .* = \[\]: give a list with at least one function"),
+        ({"environment": None, "tools": 3}, ConfigError, r"tools .* = 3: give a list with at least one function"),
         ({"prompts": None}, InputsError, "the environment has no rows of its own, so give prompts"),
         ({"data": {"episodes": {"max_turn": 3}}}, ConfigError, "data.episodes.max_turn.*max_turns"),
     ],

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from planning_making import folders, imitation
 
@@ -13,9 +14,11 @@ from rlcore.cli import main
 from rlcore.config import merge
 from rlcore.errors import ConfigError, ModelError, RLCoreError
 from rlcore_plan.batches import learned
+from rlcore_plan.cluster import cluster_as_json, plan_cluster
 from rlcore_plan.estimate import estimate
 from rlcore_plan.layout import Placement, every_layout
 from rlcore_plan.model_sizes import Weight
+from rlcore_plan.rates import Rates
 from rlcore_plan.sizes import parse_devices, parse_rate, parse_share
 from rlcore_plan.wire import gathered
 
@@ -152,6 +155,25 @@ def test_a_plan_for_devices_lists_strategies_traffic_time_and_efficiency(
     assert shares == sorted(shares, reverse=True)
     assert plan["rates"]["peak_flops"] == 989e12
     assert set(plan["seconds"]) == {"sampling", "scoring", "update", "exchange"}
+
+
+def test_a_plan_for_other_devices_than_the_processes_of_the_run_says_so(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "note: run.processes = 2 starts 2 processes; the plan is for 1 device"
+    for words, is_said in ((["run.processes=2"], True), ([], False)):
+        assert main(["plan", str(run), "--devices", "1x1GB", *words]) == 0
+        out = capsys.readouterr().out
+        assert "1 machine of 1 device with 1.00 GB each" in out
+        assert (note in out) is is_said
+
+
+def test_a_strategy_that_fits_has_room_for_the_interpreter_too(folders: dict[str, Path]) -> None:
+    found = attrs.evolve(estimate(imitation(folders["llama"], "sft"), "test", world=2), baseline=10**8)
+    limit = found.measured.worst.taken + 10**8 - 1
+    for devices, is_enough in ((limit, False), (limit + 1, True)):
+        strategies = cluster_as_json(plan_cluster(found, devices, Rates()))["strategies"]
+        assert {each["options"]: each["fits"] for each in strategies}["run.shard=none"] is is_enough
 
 
 def test_a_run_that_does_not_fit_is_told_to_divide_its_model(

@@ -32,3 +32,36 @@ def test_the_console_follows_the_trainer_for_steps_and_evaluations(tmp_path: Pat
     screen.logger.metrics(1, {"eval/loss/b": 1.0, "eval/grad/norm": 2.0, "eval/reward/mean": 3.0})
     assert screen.lines[0].split()[2:5:2] == ["grad/norm", "kl"]
     assert screen.lines[1].split()[2::2] == ["reward", "grad/norm", "loss/b"]
+
+
+EPISODES = {
+    "episode/turns": 2.5, "episode/done": 0.75, "episode/truncated": 0.0, "episode/failed": 0.25,
+    "episode/success": 0.0, "environment/won": 0.5,
+}  # fmt: skip
+
+
+def test_lines_show_turns_and_success_of_episodes_and_the_ends_that_occurred(tmp_path: Path) -> None:
+    """They are shown beside what every other run shows, whatever the trainer names."""
+    expected = ["episode/turns", "2.5000", "episode/success", "0", "episode/done", "0.7500", "episode/failed", "0.2500"]
+    for headline in ((), ("kl/mean",)):
+        screen = make_screen(tmp_path, headline=headline, width=300)
+        screen.logger.metrics(1, PPO)
+        screen.logger.metrics(1, PPO | EPISODES)
+        screen.logger.metrics(1, {f"eval/{name}": value for name, value in {"reward/mean": 0.5, **EPISODES}.items()})
+        plain, step, evaluation = (line.split() for line in screen.lines)
+        others = step[: step.index("episode/turns")]
+        if headline:
+            assert others == plain[:-2]  # without the time
+        else:  # room for the first of an unknown group
+            assert others[-2:] == ["environment/won", "0.5000"]
+        assert step[len(others) : -2] == expected
+        assert evaluation[2:4] == ["reward", "0.5000"]
+        assert evaluation[-8:] == expected
+
+
+def test_an_evaluation_of_several_settings_shows_the_episodes_of_each(tmp_path: Path) -> None:
+    screen = make_screen(tmp_path, width=300)
+    screen.logger.metrics(
+        1, {"eval/episode/turns@k=1": 1.0, "eval/episode/turns@k=2": 2.0, "eval/episode/done@k=2": 0.0}
+    )
+    assert screen.lines[0].split()[2:] == ["episode/turns@k=1", "1.0000", "episode/turns@k=2", "2.0000"]

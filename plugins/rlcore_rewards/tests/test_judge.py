@@ -226,6 +226,7 @@ def test_a_spent_budget_ends_the_run_after_the_step(
         ),
         ({"low": 10.0}, "judge.low = 10: must be below judge.high = 10"),
         ({"url": "localhost"}, "judge.url = 'localhost': must begin with http:// or https://"),
+        ({"url": "http://me:secret@localhost:8000/v1"}, "judge.url for localhost holds a user name or a password"),
         ({"url": "http://localhost:99999/v1"}, "judge.url = 'http://localhost:99999/v1': is no address of a server"),
         ({"pattern": r"\d+"}, "judge.pattern = '\\\\d+': has 0 groups; the score is one"),
     ],

@@ -112,6 +112,18 @@ def test_a_study_that_is_damaged_is_named(capsys: pytest.CaptureFixture[str]) ->
         assert "Traceback" not in said
 
 
+def test_trials_without_their_study_are_not_numbered_over(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["x.yaml", "run.seed=[0, 1]", "--metric", "eval/loss"]
+    Path("sweeps/x").mkdir(parents=True)
+    folder = claim(read_sweep(Path("x.yaml"), words[1:2], {"metric": "eval/loss"}))
+    log = folder.log(0)
+    log.write_text("the only record of a trial", encoding="utf-8")
+    assert main(["sweep", *words]) == 1
+    said = capsys.readouterr().err
+    assert "sweeps/x/study.db is missing, and sweeps/x/trials has trials of which it was the record" in said
+    assert [child.name for child in folder.trials.iterdir()] == [log.name]
+
+
 def test_train_names_the_command_that_reads_the_section(capsys: pytest.CaptureFixture[str]) -> None:
     with Path("x.yaml").open("a", encoding="utf-8") as file:
         file.write("sweep: {trials: 3}\n")
