@@ -117,8 +117,8 @@ class _Passes:
         """Complete the weights outside the blocks, and let each block complete its own when it runs; collective."""
         for each in self._shards:
             each.is_lent = True
-        for each in self._outside:
-            each.fill(each.join())
+        for weight in self._outside:
+            weight.fill(weight.join())
         for index, (block, weights) in enumerate(self._blocks):
 
             def before(*_: object, index: int = index) -> None:

@@ -29,7 +29,7 @@ class Cut:
     join: Callable[[Tensor], Tensor]
     copy: Callable[[Tensor, Any], None]
     reads_rows: bool = False
-    device: torch.device = torch.device("cpu")
+    device: str | torch.device = "cpu"
 
 
 class Shards:

@@ -100,10 +100,9 @@ class Sampler(Protocol):
     columns in place of a forward pass over the sampled tokens (`gen.reused_logprobs`). An object that wraps a sampler
     has the attribute only if it sets it itself.
 
-    A sampler that does not call `policy.decoder` or `policy.score` needs no whole weights where they are divided
-    (`run.shard`), and has a method `renew_weights(policy, prompts)`. In place of completing the weights, every rank
-    calls it before some of them sample, with some of its prompts, or none. What it reads of `Divisible.weights()` it
-    reads to the end on every rank, and passes of the policy it makes inside `Divisible.by_block`.
+    A sampler that does not run the policy needs no whole weights where they are divided, and has a method
+    `renew_weights(policy, prompts)`: every rank calls it before ranks sample, with some of its prompts, or none. It
+    reads `Divisible.weights()` to the end on every rank, and makes passes of the policy inside `Divisible.by_block`.
 
     A sampler may have a method `open(run)`, which receives the run before its model is built: to refuse options that it
     cannot sample with, for example.

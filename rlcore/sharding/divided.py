@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor, detach, nn
 from torch.distributed.tensor import DTensor
 
 from rlcore.protocols import Divisible, Learner
@@ -28,7 +28,7 @@ class TensorStream:
         join: returns the whole tensor of a part; collective.
     """
 
-    def __init__(self, parts: Iterable[Tensor], join: Callable[[Tensor], Tensor] = Tensor.detach) -> None:
+    def __init__(self, parts: Iterable[Tensor], join: Callable[[Tensor], Tensor] = detach) -> None:
         self._pending, self._join = deque(parts), join
 
     def take(self, part: Tensor) -> Tensor:
