@@ -6,9 +6,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rlcore.errors import RLCoreError
 from rlcore.protocols import Turn
 from rlcore_environments.calls import finished
 from rlcore_environments.factory import Factory, check_environment
+
+
+class EpisodeOver(RLCoreError, RuntimeError):
+    """A turn was given to an environment whose episode has ended."""
 
 
 class Attempt:
@@ -39,8 +44,18 @@ class Attempt:
             return not self._is_over
 
     def step(self, turn: Turn) -> Any:
-        """Return the answer to a turn."""
-        return self._environment.step(turn)
+        """Return the answer to a turn.
+
+        Raises:
+            EpisodeOver: the attempt is over; the environment is not called.
+        """
+        made = self._environment
+        if self._is_over or made is None:
+            raise EpisodeOver(
+                f"turn {turn.index} comes after the end of its episode, or before its beginning; make a new "
+                "environment for each episode, and reset it once"
+            )
+        return made.step(turn)
 
     def end(self) -> Callable[[], Any] | None:
         """End the attempt, and return what closes its environment, if there is something to close."""

@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
-from rlcore_human.journal import append_judgements, read_judgements
+from rlcore_human.journal import TAKES_BACK, append_judgements, append_rows, read_judgements
 from rlcore_human.judgement import Item, Judgement, mean_scores
+
+Outcome = Literal["kept", "closed", "unknown"]
+"""What became of an answer: kept; not needed any more; or its question is not asked yet, as after a restart."""
 
 
 @attrs.define
@@ -29,6 +32,7 @@ class Board:
     Args:
         folder: keeps the judgements; those in it are not asked again.
         judges: people who judge each item.
+        second_opinion: share of the items that one more person judges, in [0, 1].
         lease_s: how long an item stays with a tab that gives no sign of life.
         before_first: called before the first judgement is kept.
         clock: returns seconds.
@@ -39,11 +43,13 @@ class Board:
         folder: Path,
         *,
         judges: int = 1,
+        second_opinion: float = 0.0,
         lease_s: float = 120.0,
         before_first: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._judges, self._lease_s = folder, judges, lease_s
+        self._second_opinion = second_opinion
         self._before_first, self._clock = before_first, clock
         self._lock = threading.Lock()
         self._open: dict[str, Item] = {}
@@ -51,6 +57,8 @@ class Board:
         self._leases: dict[str, dict[str, _Lease]] = {}
         self._judged: dict[str, list[Judgement]] = {}
         self._ids: set[str] = set()
+        self._closed: set[str] = set()
+        self._made: list[Judgement] = []
         for judgement in read_judgements(folder):
             self._note(judgement)
 
@@ -59,6 +67,7 @@ class Board:
         with self._lock:
             for item in items:
                 self._asking[item.key] = self._asking.get(item.key, 0) + 1
+                self._closed.discard(item.key)
                 if not self._is_done(item.key):
                     self._open.setdefault(item.key, item)
 
@@ -70,6 +79,7 @@ class Board:
                 if not self._asking[item.key]:
                     del self._asking[item.key]
                     self._open.pop(item.key, None)
+                    self._closed.add(item.key)
                     self._leases.pop(item.key, None)
 
     def take(self, who: str, tab: str) -> Item | None:
@@ -83,7 +93,7 @@ class Board:
             for key, item in self._open.items():
                 leases, judged = self._leases.setdefault(key, {}), self._judged.get(key, [])
                 people = {lease.who for lease in leases.values()} | {each.who for each in judged}
-                if who not in people and len(leases) + len(judged) < self._judges:
+                if who not in people and len(leases) + len(judged) < self._needed(key):
                     leases[tab] = _Lease(who, self._clock() + self._lease_s)
                     return item
             return None
@@ -101,11 +111,12 @@ class Board:
             for leases in self._leases.values():
                 leases.pop(tab, None)
 
-    def judge(self, judgement_id: str, key: str, value: Any, *, who: str, tab: str, seconds: float = 0.0) -> bool:
+    def judge(self, judgement_id: str, key: str, value: Any, *, who: str, tab: str, seconds: float = 0.0) -> Outcome:
         """Keep a judgement, and return when it is on the disk.
 
         Returns:
-            Whether it is kept; False if the item is closed, or this person has judged it before.
+            `kept`; `closed` if the item is judged by enough people, or by this person; `unknown` if nobody has asked
+            for it since this process began, which may still happen.
 
         Raises:
             DataError: the value is no answer to the item's question.
@@ -113,23 +124,53 @@ class Board:
         """
         with self._lock:
             if judgement_id in self._ids:  # the page sent it again because the reply was lost
-                return True
+                return "kept"
             item, judged = self._open.get(key), self._judged.get(key, [])
+            if item is None and key not in self._closed and not (judged and self._is_done(key)):
+                return "unknown"
             if item is None or who in {each.who for each in judged}:
                 self._leases.get(key, {}).pop(tab, None)
-                return False
-            item.scores(value)
+                return "closed"
+            item.check(value)
             when = datetime.now(UTC).isoformat(timespec="milliseconds")
             judgement = Judgement(judgement_id, item, value, who, when, seconds)
             if not self._ids:
                 self._before_first()
             append_judgements(self._folder, [judgement])
             self._note(judgement)
+            self._made.append(judgement)
             self._leases.get(key, {}).pop(tab, None)
             if self._is_done(key):
                 del self._open[key]
                 self._leases.pop(key, None)
-            return True
+            return "kept"
+
+    def take_back(self, request_id: str, *, who: str, tab: str) -> Item | None:
+        """Take back the last judgement of a person, and return its item, which the tab shows again.
+
+        Returns:
+            None if this person has made no judgement since the process began, or the run has used it already.
+
+        Raises:
+            OSError: the correction cannot be written; it may be sent again.
+        """
+        with self._lock:
+            if request_id in self._ids:  # sent again, because the reply was lost
+                return next((self._open[key] for key, leases in self._leases.items() if tab in leases), None)
+            last = next((each for each in reversed(self._made) if each.who == who), None)
+            if last is None or last.item.key not in self._asking:
+                return None
+            when = datetime.now(UTC).isoformat(timespec="milliseconds")
+            append_rows(self._folder, [{"id": request_id, TAKES_BACK: last.id, "who": who, "when": when}])
+            self._ids.add(request_id)
+            key = last.item.key
+            self._made.remove(last)
+            self._judged[key].remove(last)
+            self._open.setdefault(key, last.item)
+            for leases in self._leases.values():
+                leases.pop(tab, None)
+            self._leases.setdefault(key, {})[tab] = _Lease(who, self._clock() + self._lease_s)
+            return last.item
 
     def scores(self, item: Item) -> tuple[float | None, ...] | None:
         """Return the mean scores of an item's completions; None if it is not judged by enough people."""
@@ -140,14 +181,18 @@ class Board:
     def counts(self) -> dict[str, int]:
         """Return the number of open items, and of all judgements kept."""
         with self._lock:
-            return {"open": len(self._open), "judged": len(self._ids)}
+            return {"open": len(self._open), "judged": sum(map(len, self._judged.values()))}
 
     def _note(self, judgement: Judgement) -> None:
         self._ids.add(judgement.id)
         self._judged.setdefault(judgement.item.key, []).append(judgement)
 
     def _is_done(self, key: str) -> bool:
-        return len(self._judged.get(key, [])) >= self._judges
+        return len(self._judged.get(key, [])) >= self._needed(key)
+
+    def _needed(self, key: str) -> int:
+        """Return how many people judge an item; which ones get a second opinion depends on their keys alone."""
+        return self._judges + (int(key[:8], 16) / 2**32 < self._second_opinion)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -19,7 +19,11 @@ class HumanConfig:
     high: float = option(5.0, "highest score")
     interval: float = option(1.0, "distance of two scores; 0: a continuous slider", ge=0)
     judges: int = option(1, "people who judge each completion, or each ranking; their scores are averaged", ge=1)
-    question: str = option("", "instructions that the page shows")
+    second_opinion: float = option(
+        0.0, "share of completions, or rankings, that one more person judges, to measure how far people agree",
+        ge=0, le=1,
+    )  # fmt: skip
+    question: str = option("", "instructions that the page shows; default: what is asked, and which score is the best")
     timeout_s: float | None = option(
         None, "end the run with an error if completions wait longer than this for people", gt=0, unit="seconds"
     )

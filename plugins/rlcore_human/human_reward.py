@@ -160,14 +160,17 @@ class HumanReward:
             folder, run = self._folder, self._run
             folder.mkdir(parents=True, exist_ok=True)
             keep = run.keep_folder if run is not None and folder == run.dir else lambda: None
-            self._board = Board(folder, judges=self.config.judges, lease_s=self.config.lease_s, before_first=keep)
+            self._board = Board(
+                folder, judges=self.config.judges, second_opinion=self.config.second_opinion,
+                lease_s=self.config.lease_s, before_first=keep,
+            )  # fmt: skip
         return self._board
 
     def _serve(self, board: Board) -> None:
         """Serve the page and print its link, once."""
         if self._server is None:
             token = secrets.token_urlsafe(24)
-            app = build_app(board, token, question=self.config.question)
+            app = build_app(board, token, question=self.config.question or _question(self.config))
             self._server = PageServer(app, host=self.config.host, port=self.config.port)
             # After '#', browsers send nothing to servers, so that no log or referrer contains the token.
             self._link, self._printed_at = f"{self._server.address}#{token}", time.monotonic()
@@ -179,6 +182,12 @@ class HumanReward:
             self._printed_at = time.monotonic()
             questions = "1 question waits" if waiting == 1 else f"{waiting} questions wait"
             write(f"{questions} for people at {self._link}", sys.stderr)
+
+
+def _question(config: HumanConfig) -> str:
+    if config.mode == RANK:
+        return "Which completion is best? Rank 1 is the best one; equal ranks are ties."
+    return f"How good is this completion? {config.high:g} is the best score, {config.low:g} the worst."
 
 
 def _before(messages: Sequence[Mapping[str, Any]] | None, output: str) -> list[dict[str, Any]] | None:

@@ -13,6 +13,8 @@ import attrs
 from rlcore.errors import DataError
 
 SCORE, RANK = "score", "rank"
+TOLERANCE = 1e-6
+"""Part of an interval by which a score may differ from the scale, because of rounding."""
 
 
 def _texts(values: Sequence[str]) -> tuple[str, ...]:
@@ -67,6 +69,15 @@ class Item:
                 raise DataError(f"the score {value!r} is not a number from {low:g} to {high:g}")
             return (float(value),)
         return rank_scores(value, len(self.outputs))
+
+    def check(self, value: Any) -> None:
+        """Raise DataError if the page does not offer a value, such as a score between two of the scale."""
+        (first, *_) = self.scores(value)
+        if self.mode == SCORE and first is not None and (interval := self.scale[2]):
+            low, high, _ = self.scale
+            places = (first - low) / interval
+            if abs(places - round(places)) > TOLERANCE:
+                raise DataError(f"the score {value!r} is none of {low:g}, {low + interval:g}, and so on to {high:g}")
 
 
 def rank_scores(ranks: Any, count: int) -> tuple[float, ...]:

@@ -12,8 +12,9 @@ from rlcore.safe_text import write
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
     """Add the arguments of `rlcore judgements` to its parser, and return the function that runs it."""
     parser.description = (
-        "Show how many judgements people made in a run with the reward `human`. With an option, write them as rows of "
-        "preferences, which the trainers `reward` and `dpo` read, or exchange them with Argilla."
+        "Show how many judgements people made in a run with the reward `human`, and how far they agree. With an "
+        "option, write them as rows of preferences, which the trainers `reward` and `dpo` read, or exchange them with "
+        "Argilla."
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run, or of judgements.jsonl")
     parser.add_argument("--preferences", type=Path, metavar="FILE.jsonl", help="write pairs of completions")
@@ -33,6 +34,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from collections import Counter
 
     from rlcore.errors import DataError
+    from rlcore_human.agreement import measure_agreement
     from rlcore_human.argilla_records import read_records, to_records
     from rlcore_human.journal import NAME, append_judgements, read_judgements
     from rlcore_human.preference_rows import preference_rows
@@ -61,4 +63,10 @@ def _run(arguments: argparse.Namespace) -> int:
     items = len({judgement.item.key for judgement in judgements})
     by = ", ".join(f"{who} {count}" for who, count in people.most_common())
     write(f"{len(judgements)} judgements of {items} questions" + (f": {by}" if by else ""))
+    for each in measure_agreement(judgements):
+        alpha = "undefined, as all judgements are the same" if each.alpha != each.alpha else f"{each.alpha:.2f}"
+        write(
+            f"{each.people} people judged {each.completions} completions more than once ({each.mode}); Krippendorff's "
+            f"alpha, 1 if they agree and 0 as by chance: {alpha}"
+        )
     return 0

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import re
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any
@@ -19,6 +18,7 @@ from starlette.routing import Route
 from rlcore.errors import DataError
 from rlcore_human.board import Board
 from rlcore_human.judgement import Item
+from rlcore_human.markdown_text import render_markdown
 
 LONGEST_NAME = 80
 LARGEST_REQUEST = 100_000
@@ -40,11 +40,15 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
 
     async def judge(given: dict[str, Any]) -> dict[str, Any]:
         seconds = given.get("seconds")
-        kept = board.judge(
+        outcome = board.judge(
             _text(given, "id"), _text(given, "key"), given.get("value"), who=_name(given), tab=_text(given, "tab"),
             seconds=seconds if isinstance(seconds, (int, float)) and 0 <= seconds < LONGEST_JUDGEMENT_S else 0.0,
         )  # fmt: skip
-        return {"kept": kept}
+        return {"outcome": outcome}
+
+    async def take_back(given: dict[str, Any]) -> dict[str, Any]:
+        item = board.take_back(_text(given, "id"), who=_name(given), tab=_text(given, "tab"))
+        return {"item": None if item is None else _shown(item), **board.counts}
 
     async def renew(given: dict[str, Any]) -> dict[str, Any]:
         board.renew(_text(given, "tab"))
@@ -54,15 +58,16 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
         board.leave(_text(given, "tab"))
         return {}
 
-    actions = {"next": next_item, "judge": judge, "renew": renew, "leave": leave}
+    actions = {"next": next_item, "judge": judge, "take_back": take_back, "renew": renew, "leave": leave}
     routes = [Route(f"/api/{name}", _guarded(action, token), methods=["POST"]) for name, action in actions.items()]
     return Starlette(routes=[Route("/", _page_route()), *routes])
 
 
 def _page_route() -> Callable[[Request], Awaitable[Response]]:
     """Return the handler of the page, whose policy allows its own script and style, and nothing from elsewhere."""
-    html = (files(__package__) / "page.html").read_text(encoding="utf-8")
-    script, style = (_source_hash(html, tag) for tag in ("script", "style"))
+    parts = {kind: (files(__package__) / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")}
+    html = parts["html"].replace("/*style*/", parts["css"]).replace("/*script*/", parts["js"])
+    script, style = _source_hash(parts["js"]), _source_hash(parts["css"])
     headers = {
         "Content-Security-Policy": (
             f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
@@ -79,9 +84,7 @@ def _page_route() -> Callable[[Request], Awaitable[Response]]:
     return page
 
 
-def _source_hash(html: str, tag: str) -> str:
-    found = re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
-    content = found[1] if found else ""
+def _source_hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
@@ -103,6 +106,8 @@ def _guarded(
             if not isinstance(given, dict):
                 raise DataError(f"the request is a {type(given).__name__}; send an object")
             return _reply(await action(given))
+        except RecursionError:
+            return _reply({"error": "the request is nested too deeply"}, 400)
         except ValueError as error:
             return _reply({"error": str(error)}, 400)
         except OSError as error:
@@ -120,8 +125,16 @@ def _reply(content: dict[str, Any], status: int = 200) -> Response:
 def _shown(item: Item) -> dict[str, Any]:
     """Return what the page shows of an item: the conversation if there is one, else the prompt."""
     turns = item.messages or [{"role": "prompt", "content": item.prompt}]
-    shown = [{"role": str(turn.get("role", "")), "content": _content(turn.get("content", ""))} for turn in turns]
-    return {"key": item.key, "mode": item.mode, "turns": shown, "outputs": item.outputs, "scale": item.scale}
+    shown = [{"role": str(turn.get("role", "")), **_forms(_content(turn.get("content", "")))} for turn in turns]
+    return {
+        "key": item.key, "mode": item.mode, "turns": shown, "outputs": [_forms(each) for each in item.outputs],
+        "scale": item.scale, "is_conversation": item.messages is not None,
+    }  # fmt: skip
+
+
+def _forms(text: str) -> dict[str, str | None]:
+    """Return a text as it is, and as HTML if it can be rendered as Markdown."""
+    return {"text": text, "html": render_markdown(text)}
 
 
 def _content(content: Any) -> str:

@@ -77,9 +77,11 @@ def _print_verdicts(console: Console, run: RunRecord) -> None:
     from rlcore_report.verdicts import verdicts
 
     prompts = prompts_by_step(read_samples(RunDir(run.folder).rollouts).rows)
-    found = [each for each in verdicts(run.metrics, prompts) if each.level != "good"]
+    found = [each for each in verdicts(run.metrics, prompts, run.config) if each.level != "good"]
     console.print(Text(f"{run.name}: {'no problem found' if not found else ''}".rstrip()))
     for each in found:
-        console.print(Text(f"  {each.name}: {each.evidence}"))
+        begun = "" if each.step is None else f" (from step {each.step})"
+        remedy = f"; set {each.option} to {each.value}" if each.option else ""
+        console.print(Text(f"  {each.name}{begun}: {each.evidence}{remedy}"))
     for note in run.notes:
         console.print(Text(f"  {note}"))

@@ -44,7 +44,7 @@ def page_data(runs: Sequence[RunRecord], *, stamp: str = "") -> dict[str, Any]:
         "variants": [{"label": visible(kind.label), "runs": len(kind.runs)} for kind in kinds],
         "groups": curve_groups(kinds),
         "verdicts": [
-            [attrs.asdict(each) for each in verdicts(run.metrics, prompts_by_step(found["rollouts"].rows))]
+            [attrs.asdict(each) for each in verdicts(run.metrics, prompts_by_step(found["rollouts"].rows), run.config)]
             for run, found in zip(runs, samples, strict=True)
         ],
         "samples": [_samples(found) for found in samples],

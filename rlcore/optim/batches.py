@@ -139,7 +139,7 @@ class Meter:
         """Add one number per token, sequence or group, where `chosen` (bool, of the same shape) is True."""
         self._names = ["count", *values]
         measured = torch.stack([chosen.float(), *values.values()])
-        self._accumulate((measured * chosen).flatten(1).sum(1, dtype=torch.float64))
+        self._accumulate(measured.masked_fill(~chosen, 0.0).flatten(1).sum(1, dtype=torch.float64))
 
     def note(self, name: str, value: Tensor) -> None:
         """Add one number of an optimizer step, equal on all ranks; `means` weighs every step alike."""

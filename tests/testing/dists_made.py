@@ -104,7 +104,14 @@ def play_environment(environment, config):
                 return CHANGED
             return play
 
-    return Other(environment, config)
+    return Other(MADE, config)
+
+def again(environment):
+    class Again(environment):
+        def step(self, turn):
+            answer = super().step(turn)
+            return super().step(turn) if answer.done else answer
+    return Again
 """
 """Episodes are played with the loop of rlcore-environments, and changed."""
 CHANGES = {
@@ -167,7 +174,11 @@ DISTS = {
             ("wrapping_loggers", "loggers", "bare"),
         ]
     },
-    **{name: Dist(PLAYING.replace("CHANGED", changed)) for name, changed in CHANGES.items()},
+    **{
+        name: Dist(PLAYING.replace("CHANGED", changed).replace("MADE", "environment"))
+        for name, changed in CHANGES.items()
+    },
+    "plays_and_goes_on": Dist(PLAYING.replace("CHANGED", "batch").replace("MADE", "again(environment)")),
     "unbounded_above": Dist(requires=("rlcore>=0.1",)),
     "unbounded_below": Dist(requires=("rlcore<0.2",)),
     "requires_none": Dist(requires=("attrs",)),

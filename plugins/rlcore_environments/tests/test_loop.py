@@ -7,8 +7,10 @@ import torch
 from env_games import Echo, make_player, make_policy, read_prompts
 
 from rlcore.config import evolve
-from rlcore.protocols import Step
+from rlcore.protocols import Step, Turn
 from rlcore.settings import SamplingConfig
+from rlcore_environments.attempt import Attempt, EpisodeOver
+from rlcore_environments.factory import factory_of
 from rlcore_transformers.sampling.sampler import sample
 
 GEN = SamplingConfig(max_new_tokens=4)
@@ -95,3 +97,14 @@ def test_an_environment_is_not_called_after_the_end_of_its_episode() -> None:
     calls.clear()
     player.sampler(sample)(policy, prompts, GEN, row_seeds=[3])
     assert calls == ["step", "close"]
+
+
+def test_a_step_after_the_end_is_refused() -> None:
+    attempt = Attempt(factory_of(Echo))
+    with pytest.raises(EpisodeOver, match="turn 0 comes after the end of its episode, or before its beginning"):
+        attempt.step(Turn("a", 0))
+    attempt.reset({}, seed=1)
+    assert attempt.step(Turn("a", 0)).reward == 1.0
+    attempt.end()
+    with pytest.raises(EpisodeOver, match="turn 1 comes after the end"):
+        attempt.step(Turn("a", 1))

@@ -52,7 +52,7 @@ class Person:
 
     def judge(self, item: dict[str, Any], value: Any, judgement_id: str | None = None) -> bool:
         name = judgement_id or f"{self.who} {item['key']}"
-        return self.post("judge", id=name, key=item["key"], value=value, seconds=1.5)["kept"]
+        return self.post("judge", id=name, key=item["key"], value=value, seconds=1.5)["outcome"] == "kept"
 
     def judge_until(
         self,

@@ -42,9 +42,9 @@ def test_two_people_never_get_the_same_question_and_each_judgement_is_kept_once(
     ann, bob = board.take("ann", "1"), board.take("bob", "2")
     assert (ann, bob) == (items[0], items[1])
     assert board.take("ann", "1") == ann  # a tab keeps its question
-    assert board.judge("x", ann.key, 4, who="ann", tab="1")
-    assert board.judge("x", ann.key, 4, who="ann", tab="1")  # sent again
-    assert not board.judge("y", ann.key, 2, who="bob", tab="2")  # answered in the meantime
+    assert board.judge("x", ann.key, 4, who="ann", tab="1") == "kept"
+    assert board.judge("x", ann.key, 4, who="ann", tab="1") == "kept"  # sent again
+    assert board.judge("y", ann.key, 2, who="bob", tab="2") == "closed"  # answered in the meantime
     assert [each.id for each in read_judgements(tmp_path)] == ["x"]
     assert (board.scores(ann), board.scores(bob)) == ((4.0,), None)
     assert board.take("ann", "1") == items[2]
@@ -87,7 +87,7 @@ def test_questions_judged_before_a_restart_are_not_asked_again(tmp_path: Path) -
     again.ask(items)
     assert again.scores(items[1]) == (None,)
     assert again.take("ann", "1") == items[0]
-    assert again.judge("y", items[0].key, 3, who="ann", tab="1")
+    assert again.judge("y", items[0].key, 3, who="ann", tab="1") == "kept"
     assert [each.id for each in read_judgements(tmp_path)] == ["x", "y"]
     row = json.loads((tmp_path / NAME).read_text().splitlines()[1])
     assert (row["who"], row["value"], row["when"][:2]) == ("ann", 3, "20")
@@ -121,7 +121,7 @@ def test_a_judgement_whose_first_sync_failed_is_written_twice_and_read_once(
         broken.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             board.judge("x", item.key, 2, who="ann", tab="1")
-    assert board.judge("x", item.key, 2, who="ann", tab="1")
+    assert board.judge("x", item.key, 2, who="ann", tab="1") == "kept"
     assert len((tmp_path / NAME).read_text().splitlines()) == 2
     assert [each.id for each in read_judgements(tmp_path)] == ["x"]
 
@@ -139,7 +139,62 @@ def test_a_question_for_which_no_run_waits_can_no_longer_be_judged(tmp_path: Pat
     board.withdraw([item])
     assert board.take("ann", "1") == item
     board.withdraw([item])
-    assert not board.judge("x", item.key, 3, who="ann", tab="1")
+    assert board.judge("x", item.key, 3, who="ann", tab="1") == "closed"
+
+
+def test_an_answer_to_a_question_that_is_not_asked_yet_may_be_sent_again(tmp_path: Path) -> None:
+    board, item = Board(tmp_path), score_item("a")
+    assert board.judge("x", item.key, 3, who="ann", tab="1") == "unknown"  # the run was restarted
+    assert read_judgements(tmp_path) == []
+    board.ask([item])
+    assert board.judge("x", item.key, 3, who="ann", tab="1") == "kept"
+
+
+def test_the_last_answer_of_a_person_can_be_taken_back_and_the_correction_is_kept(tmp_path: Path) -> None:
+    board, items = Board(tmp_path), [score_item(text) for text in "abc"]
+    board.ask(items)
+    for name, item, who in (("1", items[0], "ann"), ("2", items[1], "bob"), ("3", items[2], "ann")):
+        board.judge(name, item.key, 2, who=who, tab=who)
+    assert board.take_back("4", who="ann", tab="ann") == items[2]
+    assert board.take_back("4", who="ann", tab="ann") == items[2]  # sent again
+    assert (board.scores(items[2]), board.scores(items[0]), board.take("bob", "bob")) == (None, (2.0,), None)
+    assert board.counts == {"open": 1, "judged": 2}
+    board.judge("5", items[2].key, 5, who="ann", tab="ann")
+    assert [(each.id, each.value) for each in read_judgements(tmp_path)] == [("1", 2), ("2", 2), ("5", 5)]
+    lines = [json.loads(line) for line in (tmp_path / NAME).read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["1", "2", "3", "4", "5"]
+    assert (lines[3]["takes_back"], lines[3]["who"]) == ("3", "ann")
+    assert Board(tmp_path).counts == {"open": 0, "judged": 3}
+
+
+def test_an_answer_that_the_run_has_used_cannot_be_taken_back(tmp_path: Path) -> None:
+    board, item = Board(tmp_path), score_item("a")
+    assert board.take_back("1", who="ann", tab="ann") is None
+    board.ask([item])
+    board.judge("2", item.key, 2, who="ann", tab="ann")
+    assert board.take_back("3", who="bob", tab="bob") is None
+    board.withdraw([item])
+    assert board.take_back("4", who="ann", tab="ann") is None
+    assert [each.id for each in read_judgements(tmp_path)] == ["2"]
+
+
+def test_a_share_of_the_questions_gets_a_second_opinion_whatever_the_process(tmp_path: Path) -> None:
+    items = [score_item(str(i)) for i in range(400)]
+    chosen = []
+    for again in range(2):
+        board = Board(tmp_path / str(again), second_opinion=0.25)
+        (tmp_path / str(again)).mkdir()
+        board.ask(items)
+        for i, item in enumerate(items):
+            board.judge(str(i), item.key, 2, who="ann", tab="ann")
+        chosen.append({item.key for item in items if board.scores(item) is None})
+    assert chosen[0] == chosen[1]
+    assert 70 <= len(chosen[0]) <= 130  # 100 expected, standard deviation 8.7
+    second = board.take("bob", "bob")
+    assert second is not None
+    assert second.key in chosen[0]
+    assert board.judge("second", second.key, 4, who="bob", tab="bob") == "kept"
+    assert board.scores(second) == (3.0,)
 
 
 @pytest.mark.parametrize(("ranks", "scores"), [
@@ -154,6 +209,19 @@ def test_scores_of_ranks_fall_evenly_and_ties_share_their_mean(ranks: list[int],
 def test_a_score_outside_the_scale_is_refused(value: object) -> None:
     with pytest.raises(DataError, match="is not a number from 1 to 5"):
         score_item("a").scores(value)
+
+
+@pytest.mark.parametrize("value", [1.5, 2.000_1])
+def test_a_score_between_two_of_the_scale_is_refused_from_the_page(tmp_path: Path, value: float) -> None:
+    board, item = Board(tmp_path), score_item("a")
+    board.ask([item])
+    with pytest.raises(DataError, match=rf"the score {value} is none of 1, 2, and so on to 5"):
+        board.judge("x", item.key, value, who="ann", tab="1")
+    assert read_judgements(tmp_path) == []
+    tenths = Item("score", "p", ["a"], None, (0, 1, 0.1))
+    for offered in (0.3, 0.30000000000000004, 1):
+        tenths.check(offered)
+    Item("score", "p", ["a"], None, (0, 1, 0)).check(0.123)  # a slider
 
 
 @pytest.mark.parametrize("value", [[1], [0, 1], [1, 3], [1.0, 2], "12", {"a": 1}])

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
-from people import Served, score_item
+from people import Served, follow_link, score_item
 
 from rlcore_human.board import Board
 from rlcore_human.journal import read_judgements
 from rlcore_human.judgement import Item
 from rlcore_human.page_server import PageServer
 from rlcore_human.web_page import build_app
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 RANKED = Item("rank", "", ["It is blue because of <b>Rayleigh</b> scattering.", "Because it is.", "Nobody knows."], [
     {"role": "system", "content": "Answer in one sentence."}, {"role": "user", "content": "Why is the sky blue?"},
@@ -42,11 +48,11 @@ class Tab:
 
     def shown(self) -> str:
         self.page.wait_for_selector("#item:not([hidden])")
-        return str(self.page.locator("#outputs .text").first.inner_text())
+        return str(self.page.locator("#outputs :is(.text, .rendered)").first.inner_text())
 
     def score(self, score: int) -> None:
         self.page.get_by_role("button", name=str(score), exact=True).click()
-        self.page.get_by_text("Submit").click()
+        self.page.locator("#submit").click()
 
     def picture(self, name: str) -> None:
         if folder := os.environ.get("RLCORE_SCREENSHOTS"):
@@ -97,6 +103,11 @@ def test_completions_are_shown_and_never_run(browser: Any, tmp_path: Path) -> No
     with Served(tmp_path) as served:
         served.board.ask([score_item(text, prompt="<b>bold</b>\nnew line")])
         tab = Tab(browser, served.link, "ann")
+        tab.shown()
+        tab.page.keyboard.press("t")
+        assert tab.page.locator("#outputs .rendered").count() == 1
+        assert tab.page.locator("main img, main script, main b").count() == 0
+        tab.page.keyboard.press("t")
         assert tab.shown() == text.translate({0x1B: "\\x1b", 0x202E: "\\u202e", 0: "\\x00", 0xD800: "\\ud800"})
         assert tab.page.locator("#turns .text").inner_text() == "<b>bold</b>\nnew line"
         assert tab.page.locator("main img, main script, main b").count() == 0
@@ -115,18 +126,18 @@ def test_submitting_needs_every_rank_and_a_moved_slider(browser: Any, tmp_path: 
             assert tab.page.locator("#submit").is_disabled()
             tab.page.locator(".card").nth(card).get_by_role("button", name=str(rank), exact=True).click()
         tab.picture("human-rank")
-        tab.page.get_by_text("Submit").click()
+        tab.page.locator("#submit").click()
         wait_until(lambda: served.board.scores(RANKED) == (1, 0.25, 0.25))
         slider = Item("score", "p", ["o"], None, (0, 1, 0))
         served.board.ask([slider])
         tab.page.wait_for_selector("input[type=range]")
         assert tab.page.locator("#submit").is_disabled()
         tab.page.get_by_label("Score").fill("0.25")
-        tab.page.get_by_text("Submit").click()
+        tab.page.locator("#submit").click()
         wait_until(lambda: served.board.scores(slider) == (0.25,))
         skipped = score_item("nonsense")
         served.board.ask([skipped])
-        tab.page.get_by_text("Cannot judge").click()
+        tab.page.locator("#skip").click()
         wait_until(lambda: served.board.scores(skipped) == (None,))
         assert tab.errors == []
 
@@ -156,7 +167,7 @@ def test_a_judgement_that_gets_no_reply_is_sent_again_and_kept_once(browser: Any
 
 
 @pytest.mark.slow
-def test_an_open_page_goes_on_with_the_new_link_after_a_restart_at_the_same_address(
+def test_an_answer_given_before_a_restart_is_kept_in_the_browser_and_sent_through_the_new_link(
     browser: Any, tmp_path: Path
 ) -> None:
     with Served(tmp_path) as served:
@@ -172,13 +183,128 @@ def test_an_open_page_goes_on_with_the_new_link_after_a_restart_at_the_same_addr
         notice = tab.page.get_by_role("alert")
         wait_until(lambda: "open the one that the run has printed" in notice.inner_text())
         assert board.scores(score_item("a")) is None
-        tab.page.goto(f"{server.address}#new-token")
-        tab.enter("ann")
-        tab.shown()
-        tab.score(5)
-        wait_until(lambda: board.scores(score_item("a")) == (5,))
+        tab.page.goto(f"{server.address}#new-token")  # which knows the name, and sends the answer that it has kept
+        wait_until(lambda: board.scores(score_item("a")) == (2,))
+        assert len(read_judgements(tmp_path)) == 1
     finally:
         server.close()
+
+
+@pytest.mark.slow
+def test_keys_alone_rank_score_submit_and_take_back(browser: Any, tmp_path: Path) -> None:
+    scored, ranked = score_item("x"), attrs.evolve(RANKED, prompt="q")
+    with Served(tmp_path) as served:
+        served.board.ask([ranked])
+        tab = Tab(browser, served.link, "ann")
+        tab.shown()
+        press = tab.page.keyboard.press
+        for key in ("2", "1", "3", "ArrowUp", "ArrowUp", "ArrowRight", "Enter"):  # 2 1 3, and then the first one has 3
+            press(key)
+        wait_until(lambda: served.board.scores(ranked) == (0.25, 1, 0.25))
+        press("Backspace")
+        tab.shown()
+        assert served.board.scores(ranked) is None
+        press("x")
+        wait_until(lambda: served.board.scores(ranked) == (None, None, None))
+        served.board.withdraw([ranked])
+        press("Backspace")
+        wait_until(lambda: "no answer to take back" in tab.page.get_by_role("alert").inner_text())
+        served.board.ask([scored])
+        tab.shown()
+        press("4")
+        press("ArrowLeft")
+        press("Enter")
+        wait_until(lambda: served.board.scores(scored) == (3,))
+        assert tab.errors == []
+    assert [each.value for each in read_judgements(tmp_path)] == [None, 3]
+
+
+@pytest.mark.slow
+def test_long_completions_leave_the_buttons_in_sight_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    texts = [f"{letter} " * 50_000 for letter in "ab"]  # 100 kB each
+    with Served(tmp_path) as served:
+        served.board.ask([Item("rank", "p", texts)])
+        tab = Tab(browser, served.link, "ann")
+        tab.page.set_viewport_size({"width": 390, "height": 800})
+        tab.shown()
+        for place in (0, 20_000, 60_000):
+            tab.page.evaluate(f"scrollTo(0, {place})")
+            boxes = [tab.page.locator("#submit").bounding_box()]
+            boxes += [each.bounding_box() for each in tab.page.locator(".card > .row").all()] if place else []
+            seen = [box for box in boxes if box is not None and box["y"] >= 0 and box["y"] + box["height"] <= 800]
+            assert len(seen) == (2 if place else 1)  # and the ranks of the completion that is in sight
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert tab.errors == []
+
+
+@pytest.mark.slow
+def test_markdown_code_and_formulas_are_rendered_and_the_ends_of_the_scale_are_named(
+    browser: Any, tmp_path: Path
+) -> None:
+    answer = "The **square** of $x$:\n\n```python\nx ** 2\n```\n\nand \\(\\frac{a}{b}\\) <b>not bold</b>."
+    item = Item("score", "", [answer], [{"role": "user", "content": "What is `x ** 2`?"}], (1, 5, 1))
+    with Served(tmp_path) as served:
+        served.board.ask([item])
+        tab = Tab(browser, served.link, "ann")
+        tab.page.wait_for_selector("#outputs .rendered")
+        found = {name: tab.page.locator(f"#outputs {name}").count() for name in ("strong", "pre", "mfrac", "b")}
+        assert found == {"strong": 1, "pre": 1, "mfrac": 1, "b": 0}
+        assert "<b>not bold</b>" in tab.page.locator("#outputs").inner_text()
+        assert tab.page.locator("#answer").inner_text().split() == ["Score", "worst", "1", "2", "3", "4", "5", "best"]
+        tab.picture("human-markdown")
+        tab.page.get_by_role("button", name="Plain text").click()
+        assert tab.page.locator("#outputs .text").inner_text() == answer
+        assert tab.errors == []
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_receives_through_its_new_link_what_was_answered_meanwhile(
+    browser: Any, tmp_path: Path
+) -> None:
+    make_gpt2().save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {
+        "model": {"path": str(tmp_path / "model")}, "trainer": {"name": "reinforce", "rollouts": 4},
+        "data": {"prompts": ["ab", "cd", "ef", "gh"], "reward_fn": {"fn": "human", "port": port}},
+        "gen": {"max_new_tokens": 4}, "eval": {"at_end": False}, "loggers": [], "checkpoint": {"every": 1},
+        "run": {"root": str(tmp_path / "runs"), "name": "judged", "steps": 1, "resume": "auto"},
+    }  # fmt: skip
+    (tmp_path / "run.yaml").write_text(json.dumps(settings))
+
+    def start(log: Path) -> subprocess.Popen[bytes]:
+        with log.open("wb") as out:
+            return subprocess.Popen(
+                [sys.executable, "-m", "rlcore", "train", str(tmp_path / "run.yaml")], stdout=out, stderr=out
+            )
+
+    first = start(tmp_path / "first.log")
+    try:
+        tab = Tab(browser, follow_link((tmp_path / "first.log").read_text), "ann")
+        tab.shown()
+        tab.score(2)
+        wait_until(lambda: "1 judged" in tab.page.locator("#counts").inner_text())
+        answered = tab.shown()
+    finally:
+        first.kill()
+        first.wait()
+    tab.score(5)
+    wait_until(lambda: "1 answer is kept in this browser" in tab.page.get_by_role("alert").inner_text())
+    again = start(tmp_path / "again.log")
+    try:
+        tab.page.goto(follow_link((tmp_path / "again.log").read_text))
+        for _ in range(2):
+            tab.shown()
+            tab.score(3)
+        assert again.wait(300) == 0
+    finally:
+        again.kill()
+        again.wait()
+    found = read_judgements(tmp_path / "runs" / "judged")
+    assert sorted(each.value for each in found) == [2, 3, 3, 5]
+    assert [each.item.outputs[0] for each in found if each.value == 5] == [answered]
+    assert len({each.item.key for each in found}) == 4
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from rlcore.cli import main
 from rlcore_human import preferences
+from rlcore_human.agreement import measure_agreement
 from rlcore_human.argilla_records import read_records, to_records
 from rlcore_human.journal import append_judgements, read_judgements
 from rlcore_human.judgement import Item, Judgement
@@ -125,3 +127,43 @@ def test_an_import_of_a_file_without_records_names_the_file(
     path.write_text(content)
     assert main(["judgements", str(tmp_path), "--from-argilla", str(path)]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_agreement_is_krippendorffs_alpha_of_what_several_people_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By hand, at the interval level: 3 pairs of scores (1, 2), (3, 3), (5, 4) on the scale 1 to 5.
+
+    Observed disagreement: (1 + 0 + 1) / 3 = 2 / 3, the mean squared difference within the pairs. Expected: the mean
+    over all 15 pairs of the six values 1, 2, 3, 3, 4, 5, whose squared differences sum to 6 * 64 - 18 ** 2 = 60, so 4.
+    alpha = 1 - (2 / 3) / 4 = 5 / 6.
+    """
+    pairs = [("x", 1, 2), ("y", 3, 3), ("z", 5, 4)]
+    judgements = [
+        judged(score(text), value, who)
+        for text, *values in pairs
+        for who, value in zip(("ann", "bob"), values, strict=True)
+    ]
+    judgements.append(judged(score("w"), 2))  # judged by one person alone
+    (found,) = measure_agreement(judgements)
+    assert (found.mode, found.completions, found.people) == ("score", 3, 2)
+    assert found.alpha == pytest.approx(5 / 6)
+    append_judgements(tmp_path, judgements)
+    assert main(["judgements", str(tmp_path)]) == 0
+    said = (
+        "2 people judged 3 completions more than once (score); Krippendorff's alpha, 1 if they agree and 0 as by chance"
+    )
+    assert f"{said}: 0.83" in capsys.readouterr().out
+
+
+def test_equal_judgements_have_no_agreement_to_measure_and_rankings_have_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judgements = [judged(score("x"), 3, who) for who in ("ann", "bob")]
+    judgements += [judged(RANKED, [1, 2, 3], who) for who in ("ann", "bob")]
+    same, ranks = measure_agreement(judgements)
+    assert math.isnan(same.alpha)
+    assert (ranks.mode, ranks.alpha, ranks.completions) == ("rank", pytest.approx(1), 3)
+    append_judgements(tmp_path, judgements)
+    assert main(["judgements", str(tmp_path)]) == 0
+    assert "undefined, as all judgements are the same" in capsys.readouterr().out

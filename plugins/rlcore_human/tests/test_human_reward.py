@@ -61,7 +61,7 @@ class Crowd:
                 self.over.wait()
             self._left -= 1
             self.asked.append(item["key"])
-        lengths = [len(output) for output in item["outputs"]]
+        lengths = [len(output["text"]) for output in item["outputs"]]
         return 1 + lengths[0] % 5 if item["mode"] == "score" else list(range(1, len(lengths) + 1))
 
     def __enter__(self) -> Self:

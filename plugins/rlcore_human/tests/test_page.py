@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -23,10 +24,11 @@ def test_requests_without_the_token_receive_no_question_and_store_no_judgement(t
             actions = [
                 ("next", {}),
                 ("judge", {"id": "x", "key": item["key"], "value": 1}),
+                ("take_back", {"id": "x"}),
                 ("leave", {}),
                 ("renew", {}),
             ]
-            assert [stranger.refused(action, **given) for action, given in actions] == [403] * 4
+            assert [stranger.refused(action, **given) for action, given in actions] == [403] * 5
         page = urllib.request.urlopen(served.server.address, timeout=300)
         assert TOKEN not in page.read().decode()
         assert "default-src 'none'" in page.headers["Content-Security-Policy"]
@@ -44,7 +46,7 @@ def test_two_people_at_once_judge_everything_once(tmp_path: Path) -> None:
         work = [
             in_thread(
                 lambda who=who: Person(served.link, who).judge_until(
-                    is_over, lambda item: 1 + int(item["outputs"][0]) % 5
+                    is_over, lambda item: 1 + int(item["outputs"][0]["text"]) % 5
                 )
             )
             for who in ("ann", "bob")
@@ -66,6 +68,28 @@ def test_a_request_with_wrong_fields_is_refused(given: dict[str, object], tmp_pa
     with Served(tmp_path) as served:
         assert Person(served.link, "ann").refused("judge", **given) == 400
         assert Person(served.link, "ann").refused("judge", id="x", key="k", value="v" * 100_001) == 413
+
+
+def test_a_request_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        request = urllib.request.Request(
+            f"{served.server.address}api/judge", b"[" * 50_000 + b"]" * 50_000, {"Authorization": f"Bearer {TOKEN}"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=300)
+    assert refused.value.code == 400
+    assert b"nested too deeply" in refused.value.read()
+
+
+def test_a_score_outside_the_scale_and_one_between_two_are_refused(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.board.ask([score_item("a")])
+        person = Person(served.link, "ann")
+        item = person.next()
+        for value in (6, 0, 1.5, "3", True):
+            assert person.refused("judge", id="x", key=item["key"], value=value) == 400
+        assert person.judge(item, 3)
+        assert person.post("take_back", id="y")["item"]["key"] == item["key"]
 
 
 def test_an_occupied_port_is_an_error_that_names_it() -> None:

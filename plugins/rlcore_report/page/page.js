@@ -72,7 +72,9 @@ function health() {
     .map((each) => make("div", { className: `verdict ${each.level}` },
       make("span", { className: "level" }, each.level === "good" ? "✓" : each.level === "bad" ? "✗" : "!", " ", each.name),
       data.runs.length > 1 ? make("span", { className: "dim" }, `${data.runs[i].name}: `) : null,
-      make("span", {}, each.evidence, "."), each.advice ? make("div", {}, each.advice) : null)));
+      make("span", {}, each.evidence, each.step === null ? "." : `; from step ${each.step} on.`),
+      each.advice ? make("div", {}, each.advice) : null,
+      each.option ? make("div", { className: "remedy" }, make("code", {}, each.option), ` → ${each.value}`) : null)));
   return [make("div", { className: "controls" }, control(`show the ${passed} checks that passed`, toggle)),
     shown.length || passed ? null : make("p", { className: "hint" }, "There are too few metrics for a verdict."),
     shown.length || !passed ? null : make("p", { className: "hint" }, "No check found a problem."), ...shown];

@@ -17,7 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[2] / "tests" / "rig")]
+sys.path[:0] = [str(HERE), str(HERE / "labelled_runs"), str(HERE.parents[2] / "tests" / "rig")]
 
 
 @pytest.fixture

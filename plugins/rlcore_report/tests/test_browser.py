@@ -31,7 +31,7 @@ def test_it_shows_curves_verdicts_samples_and_options_and_fetches_nothing(open_p
     assert page.locator("h3").all_inner_texts()[:3] == ["Reward", "rft", "KL and ratio"]
     assert page.locator(".group").nth(2).locator(".chart").first.get_attribute("data-metric") == "policy/ratio_mean"
     assert page.locator(".verdict").count() == 1
-    assert "Entropy collapsed" in page.locator(".verdict.warning").inner_text()
+    assert "Entropy collapsed" in page.locator(".verdict.bad").inner_text()
     page.check("#passed")
     assert page.locator(".verdict.good").count() > 5
     assert page.locator("#texts .card").count() == 3

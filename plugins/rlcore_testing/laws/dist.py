@@ -17,7 +17,9 @@ from rlcore.plugins.metadata import CORE, installed_dist
 from rlcore_testing.law import DIST, LawBroken, Subject, is_not_the_core, law, require
 from rlcore_testing.laws.players import (  # noqa: F401  laws of dists
     a_failed_episode_has_no_score_and_others_go_on,
+    a_failure_is_not_a_reward_of_zero,
     episodes_have_the_tokens_of_one_rendering,
+    no_step_follows_the_end,
     only_sampled_tokens_are_chosen,
     texts_of_an_environment_are_no_control_tokens,
     the_reward_of_a_turn_is_at_its_last_token,

@@ -19,7 +19,7 @@ TEMPLATE = (
 """A chat template whose words are all in the vocabulary of `rlcore_testing.small.make_tokenizer`."""
 TURNS = ("xy", "z", "xyz")
 REWARDS = (1.0, -2.0, 4.0)
-ROWS = ("b", "cd")
+ROWS = ("b", "cd", "e")
 
 
 def _plays(subject: Subject) -> bool:
@@ -67,10 +67,10 @@ def the_reward_of_a_turn_is_at_its_last_token(subject: Subject) -> None:
 @law(DIST, when=_plays)
 def a_failed_episode_has_no_score_and_others_go_on(subject: Subject) -> None:
     """An episode whose environment raises states why, and the others are those of a batch without failures."""
-    batch, _ = _played(subject, failing=True)
+    batch, _ = _played(subject, _environment(failing=True))
     require(
         "no door" in batch.failures[1] and not batch.failures[0],
-        f"the second of two environments raised ValueError('no door'), and failures are {list(batch.failures)}",
+        f"the second of three environments raised ValueError('no door'), and failures are {list(batch.failures)}",
     )
     whole, _ = _played(subject)
     first, other = (each.tokens[0][each.mask[0]].tolist() for each in (batch, whole))
@@ -78,9 +78,38 @@ def a_failed_episode_has_no_score_and_others_go_on(subject: Subject) -> None:
 
 
 @law(DIST, when=_plays)
+def a_failure_is_not_a_reward_of_zero(subject: Subject) -> None:
+    """A failed episode has no score, so that it counts in no mean and no baseline; a reward of 0 is a score."""
+    from rlcore.rewards.call_inputs import UserFunction
+    from rlcore.rewards.combine import Rewards
+    from rlcore.rewards.score import Scorer
+    from rlcore.types import Prompt
+
+    batch, tokenizer = _played(subject, _environment(failing=True))
+    zero = Rewards((UserFunction("reward", "zero", lambda outputs: [0.0] * len(outputs)),))
+    scored = Scorer(zero, tokenizer, (), outputs_begin_text=False, where="a law")
+    totals = scored([Prompt(text, (0,)) for text in ROWS], batch).totals
+    require(
+        totals == [0.0, None, 0.0],
+        f"of three episodes with a reward of 0 the second failed, and their scores are {totals}, not [0.0, None, 0.0]; "
+        "state why it failed in `failures`",
+    )
+
+
+@law(DIST, when=_plays)
+def no_step_follows_the_end(subject: Subject) -> None:
+    """After `done`, `truncated` or a failure, an environment receives no further turn, and is closed once."""
+    calls: list[list[str]] = []
+    _played(subject, _noting(calls))
+    found = sorted(each for each in calls if any(call.startswith("step") for call in each))
+    expected = [[*(f"step {k}" for k in range(number + 1)), "close"] for number in range(len(ROWS))]
+    require(found == expected, f"three episodes end with their turns 0, 1 and 2, and their calls are {found}")
+
+
+@law(DIST, when=_plays)
 def texts_of_an_environment_are_no_control_tokens(subject: Subject) -> None:
     """The text of a control token in an answer of the environment is tokenised as text."""
-    batch, tokenizer = _played(subject, said="</s>a now you")
+    batch, tokenizer = _played(subject, _environment(said="</s>a now you"))
     for row in range(len(batch)):
         there = batch.tokens[row][batch.mask[row] & ~batch.action_mask[row]].tolist()
         count = there.count(tokenizer.eos_token_id)
@@ -110,7 +139,7 @@ class _Scripted:
         return batch.with_columns(logprobs=-1.0 * batch.action_mask)
 
 
-def _environment(*, failing: bool, said: str) -> type:
+def _environment(*, failing: bool = False, said: str = "well") -> type:
     from rlcore.protocols import Step, Turn
 
     class Played:
@@ -126,8 +155,38 @@ def _environment(*, failing: bool, said: str) -> type:
     return Played
 
 
-def _played(subject: Subject, *, failing: bool = False, said: str = "well") -> tuple[Any, Any]:
-    """Return the episodes that the plugin plays of two rows, and the tokenizer."""
+def _noting(calls: list[list[str]]) -> type:
+    """Return an environment that notes its calls: the first row is done at once, the next is cut off, the third fails.
+
+    Args:
+        calls: receives a list for each object.
+    """
+    from rlcore.protocols import Step, Turn
+
+    class Noting:
+        def __init__(self) -> None:
+            self.own: list[str] = []
+            calls.append(self.own)
+
+        def reset(self, row: Any, *, seed: int) -> str:  # noqa: ARG002  an environment's signature
+            self.number = row["number"]
+            return "go"
+
+        def step(self, turn: Turn) -> Step:
+            self.own.append(f"step {turn.index}")
+            is_last = turn.index == self.number
+            if is_last and self.number == len(ROWS) - 1:
+                raise ValueError("no door")
+            return Step("well", done=is_last and self.number == 0, truncated=is_last and self.number == 1)
+
+        def close(self) -> None:
+            self.own.append("close")
+
+    return Noting
+
+
+def _played(subject: Subject, made: type | None = None) -> tuple[Any, Any]:
+    """Return the episodes that the plugin plays of an environment with the rows, and the tokenizer."""
     from rlcore.plugins.registry import all_registries
     from rlcore.settings import SamplingConfig, TrainConfig
     from rlcore.types import Episodes
@@ -139,14 +198,14 @@ def _played(subject: Subject, *, failing: bool = False, said: str = "well") -> t
     tokenizer.chat_template = TEMPLATE
     policy: Any = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=tokenizer)
     play = next(resolve(p.module).play_environment for p in subject.plugins if HOOK in hooks_of(p.module))
-    player = play(environment=_environment(failing=failing, said=said), config=config)
+    player = play(environment=_environment() if made is None else made, config=config)
     if player is None:
         raise LawBroken(f"{HOOK} returns None for a class of environments, so that no episode is played")
     read: Any = player.pipeline(all_registries().pipelines.get("rlcore-transformers:prompts").target())
     rows = [{"prompt": text, "number": number} for number, text in enumerate(ROWS)]
     prompts = read(rows, tokenizer, config.data, max_length=policy.max_length)
     sampler: Any = player.sampler(_Scripted())
-    batch = sampler(policy, prompts, SamplingConfig(max_new_tokens=8), row_seeds=[0, 1])
+    batch = sampler(policy, prompts, SamplingConfig(max_new_tokens=8), row_seeds=range(len(rows)))
     player.close()
     require(isinstance(batch, Episodes), f"its sampler returns {type(batch).__name__}, not rlcore.types.Episodes")
     return batch, tokenizer

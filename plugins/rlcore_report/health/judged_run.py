@@ -1,0 +1,109 @@
+"""What a rule reads, a run's metrics and options, and what it returns, a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import attrs
+
+from rlcore_report.health.trends import start
+from rlcore_report.series import Series
+
+ENOUGH = 5
+"""Values below which nothing is said about a trend."""
+SOLVED_SHARE = 0.95
+"""A run is solved if the mean reward has covered this share of the way from its first values to the best response."""
+
+
+@attrs.frozen
+class Verdict:
+    """The result of one check.
+
+    Attributes:
+        name: what was checked.
+        level: `good`, `warning`, or `bad` if the run probably learns nothing of use.
+        evidence: the numbers behind it.
+        advice: what to do; empty if all is well.
+        cause: the likely cause, one of `rlcore_report.health.causes`; empty if all is well.
+        step: the first step at which it went wrong; None if all is well, or if no step can be named.
+        option: the option to change; empty if there is none.
+        value: its new value.
+    """
+
+    name: str
+    level: Literal["good", "warning", "bad"]
+    evidence: str
+    advice: str = ""
+    cause: str = ""
+    step: int | None = None
+    option: str = ""
+    value: str = ""
+
+
+@attrs.frozen(eq=False, slots=False)
+class JudgedRun:
+    """A run as rules see it.
+
+    Attributes:
+        metrics: every metric, by its name.
+        config: the resolved configuration, or a part of it; options that it lacks are None.
+        prompts: the prompts of each step with rollouts.
+        planned: steps that the run will make; 0 if unknown.
+    """
+
+    metrics: Mapping[str, Series]
+    config: Mapping[str, Any] = attrs.field(factory=dict)
+    prompts: Sequence[Sequence[str]] = ()
+    planned: int = 0
+
+    def series(self, *names: str, count: int = ENOUGH) -> Series | None:
+        """Return the first of some metrics that has `count` finite values or more."""
+        found = (self.metrics[name] for name in names if name in self.metrics)
+        return next((series for series in found if len(series.known) >= count), None)
+
+    def option(self, path: str) -> Any:
+        """Return an option of the configuration, by its path, such as `trainer.optimizer.lr`."""
+        inner: Any = self.config
+        for part in path.split("."):
+            inner = inner.get(part) if isinstance(inner, Mapping) else None
+        return inner
+
+    @cached_property
+    def last_step(self) -> int:
+        """Return the last step with metrics."""
+        return max((int(series.steps[-1]) for series in self.metrics.values() if len(series.steps)), default=0)
+
+    @cached_property
+    def total_steps(self) -> int:
+        """Return the planned number of steps, or those done if it is unknown or smaller."""
+        planned = self.planned or self.option("run.steps")
+        return max(planned if isinstance(planned, int) else 0, self.last_step)
+
+    @cached_property
+    def lr(self) -> float | None:
+        """Return the learning rate of the configuration, or else the largest one of the run."""
+        lr = self.option("trainer.optimizer.lr")
+        if isinstance(lr, int | float) and lr > 0:
+            return float(lr)
+        series = self.series("lr", count=1)
+        return float(series.known.max()) or None if series is not None else None
+
+    def rate(self, factor: float) -> str:
+        """Return the learning rate times a factor, to one digit; the factor in words if the rate is unknown."""
+        return f"{self.lr * factor:.0e}" if self.lr else f"{factor:.1g} times the present one"
+
+    @cached_property
+    def is_solved(self) -> bool:
+        """Return whether the mean reward has reached that of the best responses of the run."""
+        mean, highest = self.series("reward/mean"), self.series("reward/max", count=1)
+        if mean is None or highest is None:
+            return False
+        first, bound = start(mean), float(highest.known.max())
+        return bound > first and float(mean.late.mean()) >= first + SOLVED_SHARE * (bound - first)
+
+    @cached_property
+    def is_supervised(self) -> bool:
+        """Return whether the loss itself is to fall: there is a total loss, and no policy gradient."""
+        return "loss/total" in self.metrics and "loss/policy" not in self.metrics

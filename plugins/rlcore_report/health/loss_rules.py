@@ -1,0 +1,166 @@
+"""Rules on losses: not finite, a spike, an evaluation loss that rises, and those of preferences."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlcore_report.health import causes
+from rlcore_report.health.judged_run import JudgedRun, Verdict
+from rlcore_report.health.trends import first_step, initial, median, noise
+from rlcore_report.series import Series
+
+EVALUATED = ("eval/loss", "eval/loss/total", "eval/loss/awac")
+ACCURACIES = ("rewards/accuracies", "reward/accuracy")
+OTHER_TOKENS = 1.5
+"""Factor between the first losses of training and evaluation, which have the same weights, that is no accident."""
+
+
+def finite(run: JudgedRun) -> Verdict | None:
+    """Judge whether a loss is not a finite number."""
+    found = {name: series for name, series in run.metrics.items() if name.startswith("loss") and len(series.values)}
+    if not found:
+        return None
+    broken = [name for name, series in found.items() if not np.isfinite(series.values).all()]
+    if not broken:
+        return Verdict("Losses are finite", "good", f"{', '.join(found)}: every value is finite")
+    first = int(found[broken[0]].steps[~np.isfinite(found[broken[0]].values)][0])
+    return Verdict(
+        "A loss is not finite", "bad", f"{broken[0]} is nan or infinite at step {first}",
+        "Training diverged: resume from an earlier checkpoint with a lower trainer.optimizer.lr or "
+        "trainer.optimizer.max_grad_norm, and check the scale of the rewards.",
+        causes.TOO_LARGE, first, "trainer.optimizer.lr", run.rate(0.1),
+    )  # fmt: skip
+
+
+def spike(run: JudgedRun) -> Verdict | None:
+    """Judge whether a supervised loss jumps, after it had fallen, by a quarter of its first value and ten sigma."""
+    loss = run.series("loss/total", count=10)
+    if loss is None or not run.is_supervised:
+        return None
+    values, first, size = loss.known, initial(loss), max(5, len(loss.known) // 8)
+    for i in range(size, len(values)):
+        before = values[i - size : i]
+        level = median(before)
+        if level < 0.95 * first and values[i] - level > max(first / 4, 10 * noise(before)):
+            return _spike(run, loss, i, level)
+    return Verdict("No spikes", "good", f"loss/total went from {first:.3g} to {median(loss.late):.3g} without a jump")
+
+
+def _spike(run: JudgedRun, loss: Series, place: int, level: float) -> Verdict:
+    step = int(loss.steps[np.isfinite(loss.values)][place])
+    late = median(loss.late)
+    ends = "recovers" if late < (level + loss.known[place]) / 2 else "stays there"
+    clip = run.option("trainer.optimizer.max_grad_norm")
+    return Verdict(
+        "The loss jumps", "warning" if ends == "recovers" else "bad",
+        f"loss/total jumps from {level:.3g} to {loss.known[place]:.3g} at step {step}, and {ends} at {late:.3g}",
+        "One update or one batch has done damage: look at the rows of this step, clip the gradient more tightly, and "
+        "lower the learning rate if it happens again; or resume from the checkpoint before.",
+        causes.SPIKE, step, "trainer.optimizer.max_grad_norm",
+        f"{clip / 4:.2g}" if isinstance(clip, int | float) and clip > 0 else "0.25",
+    )  # fmt: skip
+
+
+def wrong_mask(run: JudgedRun) -> Verdict | None:
+    """Judge whether training and evaluation measure other tokens: first losses of the same weights are far apart."""
+    loss, held_out = run.series("loss/total"), run.series("eval/loss", count=2)
+    if loss is None or held_out is None or not run.is_supervised or int(held_out.steps[0]) != 0:
+        return None
+    first, other = float(loss.known[0]), float(held_out.known[0])
+    evidence = f"before training, the loss is {first:.3g} on training rows and {other:.3g} on held-out rows"
+    apart = max(first, other) > OTHER_TOKENS * min(first, other) and abs(first - other) > 5 * noise(loss.known)
+    if not apart or min(first, other) < 0:
+        return Verdict("Training and evaluation agree", "good", evidence)
+    end = float(held_out.known[-1])
+    learns = end < 0.8 * other
+    return Verdict(
+        "Training and evaluation measure different tokens", "warning" if learns else "bad",
+        f"{evidence}; the latter ends at {end:.3g}",
+        "The mask of one of them covers other tokens, such as prompts or padding, or the rows are of another kind: "
+        "look at the first rows with `rlcore preview`, where chosen tokens are marked.",
+        causes.WRONG_MASK, 1, "data.sample_pipeline", "one whose mask selects the answers",
+    )  # fmt: skip
+
+
+def evaluation_loss(run: JudgedRun) -> Verdict | None:
+    """Judge whether the evaluation loss has risen from its lowest value by a tenth, while no accuracy rose.
+
+    After a jump of the training loss, that is the verdict.
+    """
+    series = run.series(*EVALUATED, count=2)
+    jump = spike(run)
+    if series is None or not run.is_supervised or (jump is not None and jump.level != "good"):
+        return None
+    values, place = series.known, int(series.known.argmin())
+    lowest, last, step = float(values[place]), float(values[-1]), int(series.steps[np.isfinite(series.values)][place])
+    evidence = f"the evaluation loss went from {values[0]:.3g} to {last:.3g}, and was {lowest:.3g} after step {step}"
+    rises = last > 1.1 * lowest if lowest > 0 else False
+    accuracy = next((s for name in ACCURACIES if (s := run.series(f"eval/{name}", count=2)) is not None), None)
+    if not rises or (
+        accuracy is not None and float(accuracy.late.mean()) >= float(accuracy.known[-len(values) + place])
+    ):
+        return Verdict("Evaluation loss", "good", evidence)
+    return Verdict(
+        "The evaluation loss rises", "bad" if last > values[0] else "warning", evidence,
+        "The model fits its training rows only: stop at the lowest evaluation loss, keep that checkpoint "
+        "(checkpoint.keep_best=1 checkpoint.metric=eval/loss checkpoint.mode=min), or train on more rows.",
+        causes.OVERFITTED, step, "run.steps", str(max(1, step)),
+    )  # fmt: skip
+
+
+def _accuracy(run: JudgedRun) -> tuple[Series, str, float] | None:
+    """Return the accuracy on held-out pairs, or else on training pairs, with its name and its value at the end."""
+    for prefix in ("eval/", ""):
+        for name in ACCURACIES:
+            series = run.series(prefix + name, count=2 if prefix else 5)
+            if series is not None:
+                known = series.known[1:] if prefix and int(series.steps[0]) == 0 else series.known
+                return series, prefix + name, float(known[-max(1, len(known) // 2) :].mean())
+    return None
+
+
+def _first_judged(series: Series) -> int:
+    """Return the first step after training has begun."""
+    return int(next((step for step in series.steps if step > 0), series.steps[-1]))
+
+
+def labels(run: JudgedRun) -> Verdict | None:
+    """Judge whether the accuracy on pairs is at chance, or below it, which inverted labels give."""
+    found = _accuracy(run)
+    if found is None:
+        return None
+    series, name, late = found
+    evidence = f"{name} is {late:.3g} in the second half"
+    if late >= 0.6:
+        return Verdict("Preferences", "good", evidence)
+    if late < 0.3:
+        return Verdict(
+            "Preferences are inverted", "bad", f"{evidence}: worse than chance",
+            "What is learned contradicts these pairs: chosen and rejected are exchanged in one of the data sets.",
+            causes.INVERTED_LABELS, _first_judged(series), "data.samples",
+            "pairs with chosen and rejected exchanged",
+        )  # fmt: skip
+    return Verdict(
+        "Preferences are at chance", "bad", f"{evidence}, and .5 is chance",
+        "The labels may be noise, or the model cannot tell the answers apart: read twenty pairs and label them "
+        "yourself, and check that prompts and answers are not truncated (data.max_sample_tokens).",
+        causes.NOISY_LABELS, _first_judged(series), "data.samples", "pairs that a person can tell apart",
+    )  # fmt: skip
+
+
+def chosen_answers(run: JudgedRun) -> Verdict | None:
+    """Judge whether the log-prob of chosen answers collapses: by half of its first value and by five nats."""
+    series = run.series("logps/chosen")
+    if series is None:
+        return None
+    first, late = initial(series), median(series.late)
+    limit = first - max(5.0, abs(first) / 2)
+    evidence = f"logps/chosen went from {first:.3g} to {late:.3g}"
+    if late >= limit:
+        return Verdict("Chosen answers", "good", evidence)
+    return Verdict(
+        "Chosen answers become unlikely", "bad", evidence,
+        "The loss falls because rejected answers become even less likely, and the model forgets both: lower the "
+        "learning rate, raise trainer.beta, or set trainer.sft_coef.",
+        causes.TOO_LARGE, first_step(series, lambda values: values < limit), "trainer.optimizer.lr", run.rate(0.1),
+    )  # fmt: skip

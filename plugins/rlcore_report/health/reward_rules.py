@@ -1,0 +1,186 @@
+"""Rules on rewards: constant, fallen, never improved, one against another; the entropy and the value function."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlcore_report.health import causes
+from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict
+from rlcore_report.health.step_size import movement
+from rlcore_report.health.trends import first_lasting, first_step, first_values, initial, median, noise, shift, start
+from rlcore_report.series import Series
+
+SIDE_REWARDS = ("mean", "std", "min", "max", "unscored", "accuracy", "margin", "chosen", "rejected")
+MANY = 20
+"""Rounds after which a reward that has not risen is worth a word."""
+
+
+def _reward(run: JudgedRun, count: int = ENOUGH) -> Series | None:
+    return None if run.is_supervised and "reward/accuracy" in run.metrics else run.series("reward/mean", count=count)
+
+
+def constant(run: JudgedRun) -> Verdict | None:
+    """Judge whether all responses of all steps have the same reward."""
+    reward, spread = _reward(run, 3), run.series("reward/std", count=3)
+    if reward is None:
+        return None
+    values = reward.known
+    same = np.ptp(values) <= 1e-8 * max(1.0, float(np.abs(values).max()))
+    if not same or (spread is not None and float(spread.known.max()) > 1e-8):
+        return Verdict("Reward varies", "good", f"reward/mean lies between {values.min():.3g} and {values.max():.3g}")
+    return Verdict(
+        "The reward is constant", "bad", f"every response of {len(values)} steps has the reward {values[0]:.3g}",
+        "Nothing can be learned from it: call the reward function with a good and a bad response by hand. Often the "
+        "answer is not found in the text, or a column of the prompts is missing.",
+        causes.CONSTANT, int(reward.steps[0]), "data.reward_fn", "a function that tells responses apart",
+    )  # fmt: skip
+
+
+def fallen(run: JudgedRun) -> Verdict | None:
+    """Judge whether the reward has fallen below its first values, or has lost half of what it had gained."""
+    reward = _reward(run)
+    if reward is None:
+        return None
+    first, late = start(reward), float(reward.late.mean())
+    best, step = _best(reward)
+    sd = noise(reward.known)
+    evidence = f"reward/mean went from {first:.3g} to {late:.3g}"
+    gained, lost = best - first, best - late
+    if shift(reward) < -3 and first - late > 0.1 * abs(first) and gained < 3 * sd:
+        return Verdict(
+            "The reward falls", "bad", evidence,
+            "The policy learns the opposite: a reward or a weight has the wrong sign, or the advantages have. If "
+            "updates are large, lower trainer.optimizer.lr first.",
+            causes.INVERTED, first_lasting(reward, lambda values: values < first - sd), "data.reward_fn",
+            "the reward with the other sign",
+        )  # fmt: skip
+    if gained > 4 * sd and lost > max(gained / 2, 4 * sd):
+        return Verdict(
+            "The reward collapses", "bad", f"{evidence}; around step {step} it was {best:.3g}",
+            "What was learned is lost again: lower trainer.optimizer.lr or raise the KL coefficient, and keep the best "
+            "checkpoint (checkpoint.keep_best).",
+            causes.TOO_LARGE, first_lasting(reward, lambda values: values < best - lost / 2),
+            "trainer.optimizer.lr", run.rate(0.3),
+        )  # fmt: skip
+    return Verdict("Reward", "good", evidence)
+
+
+def _best(reward: Series) -> tuple[float, int]:
+    """Return the highest mean of a window as long as the last fifth, and the step in its middle."""
+    values, size = reward.known, len(reward.late)
+    means = np.convolve(values, np.ones(size) / size, "valid")
+    place = int(means.argmax())
+    steps = reward.steps[np.isfinite(reward.values)]
+    return float(means[place]), int(steps[place + size // 2])
+
+
+def never_improved(run: JudgedRun) -> Verdict | None:
+    """Judge whether the policy changes while the reward does not: it does not depend on what the policy does."""
+    reward = _reward(run, MANY)
+    if reward is None or run.is_solved:
+        return None
+    moved = movement(run)
+    evidence = f"reward/mean moved by {shift(reward):+.1f} standard errors in {len(reward.known)} steps"
+    if abs(shift(reward)) > 2 or moved is None or moved < 0.1:
+        return Verdict("Reward moves", "good", evidence)
+    return Verdict(
+        "The reward never improved", "warning", f"{evidence}, while the policy moved by {moved:.2g} nats a token",
+        "The reward may not depend on the text: score the same responses twice, and rank a few by hand. Otherwise "
+        "raise the number of responses of a step, since noise hides the difference between them.",
+        causes.UNRELATED, int(reward.steps[0]), "data.reward_fn", "a function of the text",
+    )  # fmt: skip
+
+
+def disagreement(run: JudgedRun) -> Verdict | None:
+    """Judge whether the reward rises while another measure of quality falls, both by more than 3 standard errors."""
+    reward = _reward(run)
+    others = {name: series for name, series in run.metrics.items() if _is_second(name) and len(series.known) > 1}
+    if reward is None or not others or run.is_supervised:
+        return None
+    rise = shift(reward)
+    falls = {name: by for name, series in others.items() if (by := _fall(series)) < -3}
+    if rise <= 3 or not falls:
+        return Verdict(
+            "Rewards agree", "good",
+            f"reward/mean moved by {rise:+.1f} standard errors; none of {', '.join(others)} fell by more than 3 while "
+            "it rose",
+        )  # fmt: skip
+    worst = min(falls, key=lambda name: falls[name])
+    series = others[worst]
+    first, late = start(series), float(series.late.mean())
+    middle = (first + late) / 2
+    return Verdict(
+        "The reward rises while another falls", "bad",
+        f"reward/mean went from {start(reward):.3g} to {reward.late.mean():.3g}, {worst} from {first:.3g} to "
+        f"{late:.3g}",
+        "The reward may be exploited, or the policy fits the training prompts only: read completions, raise the KL "
+        "coefficient, stop at the best evaluation (checkpoint.keep_best), or change the weights of the rewards.",
+        causes.DISAGREE, first_lasting(series, lambda values: values < middle), "data.reward_fn",
+        f"a larger weight of {worst.rpartition('/')[2].partition('@')[0]}",
+    )  # fmt: skip
+
+
+def _fall(series: Series) -> float:
+    """Return the shift; of fewer than five evaluations only if it is a third of the first value too."""
+    if len(series.known) >= ENOUGH:
+        return shift(series)
+    first, last = series.known[0], series.known[-1]
+    return -4.0 if first - last > abs(first) / 3 else 0.0
+
+
+def _is_second(name: str) -> bool:
+    """Return whether a metric measures quality beside `reward/mean`: a single reward, or the evaluation's."""
+    plain = name.partition("@")[0]
+    if plain.startswith("reward/"):
+        return plain.removeprefix("reward/") not in SIDE_REWARDS
+    return plain.startswith("eval/reward/") and plain.removeprefix("eval/reward/") not in SIDE_REWARDS[1:]
+
+
+def entropy(run: JudgedRun) -> Verdict | None:
+    """Judge whether the entropy collapsed: to a tenth of its first values and below 0.1 nats, in a run not solved."""
+    series = run.series("policy/entropy")
+    if series is None:
+        return None
+    first, late = initial(series), median(series.late)
+    evidence = f"policy/entropy went from {first:.3g} to {late:.3g} nats a token"
+    if late >= 0.1 * first or late >= 0.1:
+        return Verdict("Entropy", "good", evidence)
+    if run.is_solved:
+        return Verdict("Entropy", "good", f"{evidence}, in a run that is solved")
+    coef = run.option("trainer.entropy_coef")
+    return Verdict(
+        "Entropy collapsed", "bad", evidence,
+        "All samples of a prompt are nearly alike before the task is solved, so nothing more is explored: set an "
+        "entropy bonus, lower the learning rate, or raise the KL coefficient or gen.temperature.",
+        causes.COLLAPSED, first_step(series, lambda values: values < min(0.1 * first, 0.1)), "trainer.entropy_coef",
+        f"{2 * coef:.1g}" if isinstance(coef, int | float) and coef > 0 else "0.01",
+    )  # fmt: skip
+
+
+def value_function(run: JudgedRun) -> Verdict | None:
+    """Judge whether the value function explains less than 5 % of the variance of returns, while there is some.
+
+    Steps count whose rewards spread at least a quarter as widely as the first ones, after a tenth of the steps.
+    """
+    series, spread = run.series("value/explained_variance"), run.metrics.get("reward/std")
+    if series is None:
+        return None
+    values = series.values
+    counts = np.isfinite(values) & (np.arange(len(values)) >= min(10, len(values) // 10))
+    if spread is not None and len(spread.values) == len(values):
+        counts &= spread.values >= float(first_values(spread).mean()) / 4
+    if counts.sum() < ENOUGH:
+        return Verdict("Value function", "good", "the rewards hardly vary, so there is nothing to explain")
+    judged = values[counts]
+    late, best = median(judged[-max(3, len(judged) // 3) :]), float(judged.max())
+    evidence = f"value/explained_variance is {late:.2g} where rewards vary, and {best:.2g} at most"
+    if late >= 0.05 or (best >= 0.05 and late > -1):
+        return Verdict("Value function", "good", evidence)
+    coef = run.option("trainer.value_coef")
+    return Verdict(
+        "Value function explains nothing", "warning", evidence,
+        "Advantages are no better than with a constant baseline: raise trainer.value_coef, give the value function "
+        "layers of its own (model.value_layers), or check that rewards depend on the text.",
+        causes.CRITIC, int(series.steps[counts][0]), "trainer.value_coef",
+        f"{5 * coef:.1g}" if isinstance(coef, int | float) and coef > 0 else "1",
+    )  # fmt: skip

@@ -1,0 +1,138 @@
+"""How far a policy moves, and whether steps are so small that it cannot arrive within the budget.
+
+approx_kl, the KL of the policy before a round to that after it, is quadratic in the step: if all N rounds moved in the
+same direction, the KL at the end would be N² times that of one round, which is the most that can be reached. It is
+quadratic in the learning rate too; the change of a loss is linear in it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlcore_report.health import causes
+from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict
+from rlcore_report.health.trends import change_by, first_values, initial, median, noise
+
+KLS = ("policy/approx_kl", "policy/approx_kl_trained")
+SAME_WEIGHTS = 1e-12
+"""approx_kl below this is rounding: of a round that is learned from in one step, it compares equal weights."""
+LEAST_REACH, WANTED_REACH = 0.01, 1.0
+"""KL to the start, in nats a token, below which nothing is learned, and one with which much can be."""
+LEAST_CHANGE, WANTED_CHANGE = 0.01, 0.1
+"""Share of its first value by which a loss must change within the budget, and by which it should."""
+LEAST_ROUNDS = 10
+LARGEST_FACTOR, UNKNOWN_FACTOR = 1000.0, 100.0
+"""Most by which the learning rate is to be raised at once; and by how much where noise hides what it changes."""
+
+
+def step_too_small(run: JudgedRun) -> Verdict | None:
+    """Judge whether the run can arrive within its budget, by what its updates change; from ten steps on."""
+    if run.last_step < LEAST_ROUNDS or _has_no_signal(run):
+        return None
+    for judge in (_by_loss, _by_kl, _by_reward):
+        found = judge(run)
+        if found is not None:
+            is_small, factor, evidence = found
+            return _verdict(run, factor, evidence) if is_small else Verdict("Size of steps", "good", evidence)
+    return None
+
+
+def _verdict(run: JudgedRun, factor: float, evidence: str) -> Verdict:
+    factor = min(LARGEST_FACTOR, max(10.0, factor))
+    return Verdict(
+        "Steps are too small", "bad", evidence,
+        "The run cannot arrive within its budget: raise the learning rate, or make many more steps. If the model "
+        "already fits the data, nothing is left to learn.",
+        causes.TOO_SMALL, 1, "trainer.optimizer.lr", run.rate(factor),
+    )  # fmt: skip
+
+
+def _has_no_signal(run: JudgedRun) -> bool:
+    """Return whether rewards are all equal or rates 0, which other rules name."""
+    spread, rate = run.series("reward/std", count=1), run.series("lr", count=1)
+    return (spread is not None and not spread.known.max() > 0 and not run.is_supervised) or (
+        rate is not None and (rate.known == 0).mean() > 0.1
+    )
+
+
+def _kl_of_round(run: JudgedRun) -> float | None:
+    """Return the median KL of a round, in nats a token; None if it is unknown."""
+    kl = run.series(*KLS)
+    if kl is None or median(kl.known) < SAME_WEIGHTS:
+        return None
+    return median(kl.known)
+
+
+def movement(run: JudgedRun) -> float | None:
+    """Return how far the policy has moved so far, in nats a token: its KL to the reference, or an upper bound of it."""
+    kl, length = run.series("kl/mean"), run.series("response/length_mean", count=1)
+    if kl is not None:
+        return abs(median(kl.late)) / max(1.0, median(length.known) if length is not None else 1.0)
+    of_round = _kl_of_round(run)
+    return None if of_round is None else of_round * run.last_step**2
+
+
+def _by_kl(run: JudgedRun) -> tuple[bool, float, str] | None:
+    of_round = _kl_of_round(run)
+    if of_round is None:
+        return None
+    reach = of_round * run.total_steps**2
+    factor = math.sqrt(WANTED_REACH / reach)
+    evidence = f"approx_kl is {of_round:.2g} nats a token and round: {run.total_steps} rounds reach {reach:.2g} at most"
+    return reach < LEAST_REACH, factor, evidence
+
+
+def _by_reward(run: JudgedRun) -> tuple[bool, float, str] | None:
+    """Extrapolate the reward, if no metric says how far the policy moves, and if its entropy stays where it is."""
+    reward, highest, entropy = run.series("reward/mean"), run.series("reward/max"), run.series("policy/entropy")
+    if reward is None or highest is None or entropy is None or run.is_supervised or run.is_solved:
+        return None
+    if len(reward.known) < 2 * LEAST_ROUNDS:
+        return None
+    line, error = change_by(reward, run.total_steps)
+    gap = median(highest.known) - float(np.median(reward.known[:ENOUGH]))
+    most = line + 2 * error
+    turn, blur = change_by(entropy, run.total_steps)
+    is_still = abs(turn) - 2 * blur < 0.1 * initial(entropy)
+    kl = movement(run) if "kl/mean" in run.metrics else 0.0
+    is_small = gap > 0 and most < gap / 2 and line < gap / 4 and is_still and (kl or 0.0) < LEAST_REACH
+    factor = gap / line / 2 if line > 2 * error else UNKNOWN_FACTOR
+    return (
+        is_small,
+        factor,
+        (
+            f"the line through reward/mean rises by {line:.2g} in {run.total_steps} rounds, and at most by {most:.2g}, "
+            f"of {gap:.2g} to the best responses; the entropy stays at {median(entropy.late):.3g}"
+        ),
+    )
+
+
+def _by_loss(run: JudgedRun) -> tuple[bool, float, str] | None:
+    loss = run.series("loss/total", count=LEAST_ROUNDS)
+    if loss is None or not run.is_supervised or "rft/kept" in run.metrics:
+        return None
+    first = initial(loss)
+    if not first > 1e-3:
+        return None
+    found = _of_evaluation(run)
+    line, error = change_by(loss, run.total_steps)
+    name, change, doubt = found if found is not None else ("loss/total", line, 2 * error)
+    learns_rows = abs(line) > LEAST_CHANGE * first + 3 * error
+    share = (abs(change) + doubt) / first
+    factor = WANTED_CHANGE * first / max(abs(change), 1e-12)
+    evidence = f"{name} changes by {change:.2g} in {run.total_steps} steps, {share:.2%} of its first value at most"
+    return share < LEAST_CHANGE and not learns_rows, factor, evidence
+
+
+def _of_evaluation(run: JudgedRun) -> tuple[str, float, float] | None:
+    """Return the name of the evaluation's loss, its change by the end, and no doubt: the rows are always the same."""
+    for name in ("eval/loss", "eval/loss/total", "eval/loss/awac"):
+        series = run.series(name, count=2)
+        if series is not None and int(series.steps[-1] - series.steps[0]) >= LEAST_ROUNDS:
+            known = series.known
+            scale = run.total_steps / int(series.steps[-1] - series.steps[0])
+            widest = known[int(np.abs(known - known[0]).argmax())] - known[0]
+            return name, float(widest) * scale, noise(first_values(series))
+    return None

@@ -1,0 +1,108 @@
+"""Compute the error rates of the verdicts on the labelled runs, and write them to docs/runs.md.
+
+    python rates.py [--show]
+
+`--show` prints each run with the verdicts that it has instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+from labelled import LabelledRun, all_runs
+
+from rlcore_report.verdicts import Verdict, verdicts
+
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "runs.md"
+FRESH = 3
+"""First seed of the runs that were trained when the rules were fixed."""
+BEGIN, END = "<!-- verdict rates: make verdicts -->\n", "<!-- end of verdict rates -->\n"
+
+
+@attrs.frozen
+class Rates:
+    """Counts of a set of runs.
+
+    Attributes:
+        name: the set.
+        num_good: good runs.
+        false_alarms: good runs with a verdict that is not good.
+        num_broken: broken runs.
+        missed: broken runs without such a verdict.
+        right_cause: broken runs whose first verdict names the cause.
+    """
+
+    name: str
+    num_good: int
+    false_alarms: int
+    num_broken: int
+    missed: int
+    right_cause: int
+
+
+def problems(run: LabelledRun) -> list[Verdict]:
+    """Return the verdicts of a run that are not good, the first of which names the likely cause."""
+    return [verdict for verdict in verdicts(run.metrics, (), run.config) if verdict.level != "good"]
+
+
+def rates(name: str, runs: Sequence[LabelledRun]) -> Rates:
+    """Count the errors on some runs."""
+    found = [(run, problems(run)) for run in runs]
+    good, broken = ([pair for pair in found if bool(pair[0].cause) is is_broken] for is_broken in (False, True))
+    return Rates(
+        name, len(good), sum(bool(each) for _, each in good), len(broken), sum(not each for _, each in broken),
+        sum(bool(each) and each[0].cause == run.cause for run, each in broken),
+    )  # fmt: skip
+
+
+def all_rates() -> list[Rates]:
+    """Return the counts of each set: what the rules were made on, what measures them, and synthetic series."""
+    runs = all_runs()
+    synthetic = [run for run in runs if run.made == "synthetic"]
+    trained = [run for run in runs if run.made == "trained"]
+    return [
+        rates("trained; the rules were made on these", [run for run in trained if run.seed < FRESH]),
+        rates("trained afterwards: other models, rows and seeds", [run for run in trained if run.seed >= FRESH]),
+        rates("series drawn from formulas; the rules were made on half of them", synthetic),
+    ]
+
+
+def table() -> str:
+    """Return the rates as a table in Markdown."""
+    lines = ["| runs | good | false alarms | broken | missed | right cause first |", "|---|---|---|---|---|---|"]
+    lines += [f"| {' | '.join(map(str, attrs.astuple(each)))} |" for each in all_rates()]
+    return "\n".join(lines) + "\n"
+
+
+def in_page(page: str) -> str:
+    """Return the table that a page contains."""
+    return page.partition(BEGIN)[2].partition(END)[0].strip() + "\n"
+
+
+def main() -> None:
+    """Write the table, or show the runs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--show", action="store_true", help="print every run with its verdicts")
+    parser.add_argument("--seeds", type=int, nargs="*", help="with --show: only runs of these seeds")
+    given = parser.parse_args()
+    if given.show:
+        for run in all_runs():
+            if given.seeds is None or run.seed in given.seeds:
+                found = problems(run)
+                right = bool(found) and found[0].cause == run.cause if run.cause else not found
+                print(f"{'' if right else 'WRONG '}{run.name}: {run.cause or 'good'}")
+                for each in found:
+                    print(f"    {each.level}: {each.name} [{each.cause}] step {each.step}: {each.evidence}")
+                    print(f"        {each.option} = {each.value}")
+        return
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    print(table(), end="")
+
+
+if __name__ == "__main__":
+    main()
