@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from website.addresses import ROOT, docname, pages, resolve
 from website.navigation import toctrees
+from website.subjects import index_entries
 
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^# .+\n", re.MULTILINE)
 COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[#)])")
 ELSEWHERE = ("http://", "https://", "mailto:")
@@ -23,11 +26,16 @@ def write(folder: Path) -> None:
     for page in pages():
         text = COMMENT.sub("", (ROOT / page).read_text(encoding="utf-8"))
         parts = [part if part.startswith("```") else _with_site_links(part, page, linked) for part in FENCE.split(text)]
-        _write_page(folder, page, "".join(parts) + toctrees(page))
+        _write_page(folder, page, HEADING.sub(_index_after(page), "".join(parts), count=1) + toctrees(page))
     for path in sorted(linked):
         files = sorted((ROOT / path).glob("*.py")) if (ROOT / path).is_dir() else [ROOT / path]
         _write_page(folder, path, _source_page(path, files))
     shutil.copytree(ROOT / "docs/images", folder / "images")
+
+
+def _index_after(page: Path) -> Callable[[re.Match[str]], str]:
+    """Return a function that puts the subjects of a page below its heading."""
+    return lambda heading: f"{heading[0]}\n{index_entries(page)}"
 
 
 def _write_page(folder: Path, path: Path, text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,18 +13,17 @@ from rlcore.config import evolve, structure, unstructure
 from rlcore.errors import DataError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import PromptPipeline, Sampler
-from rlcore.safe_text import shorten
 from rlcore.sampling import derive_seeds
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.types import Prompt, Sample
-from rlcore_environments.answers import BadAnswer, read_messages
-from rlcore_environments.calls import Calls, CallTooLate, finished
+from rlcore_environments.calls import Calls
 from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.example import MOST, ExampleTurns, stand_in, to_sample
-from rlcore_environments.factory import Factory, check_environment, factory_of
+from rlcore_environments.factory import Factory, factory_of
+from rlcore_environments.openings import Openings
 from rlcore_environments.options import EpisodeOptions
-from rlcore_environments.process import RemoteError, isolated_factory
+from rlcore_environments.process import isolated_factory
 from rlcore_environments.rows import SEED, any_token, content_of, describe_silence, fields_of, fitted, own_columns
 from rlcore_environments.sampler import EpisodeSampler, Given
 from rlcore_environments.worker import place_of
@@ -58,6 +57,7 @@ class Player:
             )
         self.curriculum = Curriculum(self.options.curriculum)
         self.is_lazy = self.options.lazy or bool(self.curriculum.moves)
+        self._openings = Openings(self.factory, self.options)
         self._dialogues: dict[int, tuple[Any, Dialogue]] = {}
         self._given: dict[int, Given] = {}  # by the identity of a prompt's columns
 
@@ -118,7 +118,7 @@ class Player:
                 if what == "prompts":
                     self.curriculum.check_rows(fields)
                 return self._unopened(fields, render, tokenizer, data, what)
-            openings = self._openings(fields, data.prompt_column, what)
+            openings = self._openings.of(fields, data.prompt_column, what)
             found = render(fields, openings)
             for prompt, row, said in zip(found, fields, openings, strict=True):
                 self._given[id(prompt.columns)] = Given(
@@ -220,43 +220,6 @@ class Player:
             opening = () if prompt.messages is not None else opening_tokens(dialogue.tokenizer, data.add_bos)
             tokens = tuple(missing_opening(ids, opening) + ids)
         return Prompt(prompt.text, tokens, columns, prompt.messages)
-
-    def _openings(self, rows: Sequence[Mapping[str, Any]], column: str, what: str) -> list[list[dict[str, Any]]]:
-        calls = self._calls
-        pending = [calls.start(self._reset, {k: v for k, v in row.items() if k != column}) for row in rows]
-        found = []
-        for i, (row, call) in enumerate(zip(rows, pending, strict=True)):
-            try:
-                said = read_messages(call.result(), "reset")
-            except BadAnswer as error:
-                raise DataError(f"{what}[{i}]: environment '{self.factory.name}': {error}") from error
-            except CallTooLate as error:
-                raise DataError(f"{what}[{i}]: environment '{self.factory.name}': reset {error}") from None
-            except RemoteError as error:
-                raise DataError(f"{what}[{i}]: environment '{self.factory.name}': reset raised {error}") from None
-            except Exception as error:
-                raise DataError(
-                    f"{what}[{i}]: environment '{self.factory.name}': reset raised "
-                    f"{describe_error(error)}{place_of(error)}; the row is {shorten(dict(row))}"
-                ) from error
-            if not said and row.get(column) is None:
-                raise DataError(describe_silence(f"{what}[{i}]", self.factory.name, column))
-            found.append(said)
-        return found
-
-    def _reset(self, row: Mapping[str, Any]) -> Any:
-        environment = check_environment(self.factory.make(), self.factory)
-        try:
-            return finished(environment.reset({k: v for k, v in row.items() if k != SEED}, seed=int(row[SEED])))
-        finally:
-            close = getattr(environment, "close", None)
-            if callable(close):
-                finished(close())
-
-    @cached_property
-    def _calls(self) -> Calls:
-        limit = min(self.options.concurrency, self.factory.concurrency or self.options.concurrency)
-        return Calls(limit, self.options.timeout_s)
 
     def sampler(self, sampler: Sampler) -> Sampler:
         """Return the sampler of episodes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
@@ -12,6 +12,10 @@ from rlcore.hookspecs import Register
 if TYPE_CHECKING:
     from rlcore.components import Component
     from rlcore.protocols import RunView
+    from rlcore_report.step_size_watch import StepSizeWatch
+
+_watches: dict[RunView, StepSizeWatch] = {}
+"""The runs of this process that are going on; there are several if a reward function starts a run."""
 
 
 @hookimpl
@@ -32,6 +36,40 @@ def register_commands(register: Register) -> None:
         "rlcore_report.rollouts.rollouts_command:command",
         summary="print the rollouts or completions of a run",
     )
+
+
+@hookimpl
+def on_run_start(run: RunView) -> None:
+    """Begin to watch the size of the steps, on process 0."""
+    if run.ranks.is_main:
+        from rlcore_report.step_size_watch import StepSizeWatch
+
+        _watches[run] = StepSizeWatch(run.total_steps)
+
+
+@hookimpl
+def on_step(run: RunView, metrics: Mapping[str, float]) -> None:
+    """Warn, once in a run, if its steps are too small to arrive within its budget."""
+    watch = _watches.get(run)
+    verdict = watch.step(run.step, metrics) if watch is not None else None
+    if verdict is not None:
+        from rlcore_report.step_size_watch import warn
+
+        warn(run, verdict)
+
+
+@hookimpl
+def on_evaluate(run: RunView, metrics: Mapping[str, float]) -> None:
+    """Add the evaluation to what is watched."""
+    watch = _watches.get(run)
+    if watch is not None:
+        watch.add(run.step, metrics)
+
+
+@hookimpl
+def on_run_end(run: RunView) -> None:
+    """End the watch."""
+    _watches.pop(run, None)
 
 
 @hookimpl

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "docs"))
 make_site = pytest.importorskip("make_site", reason="Sphinx and its extensions are not installed (rlcore's extra dev)")
-from website import navigation, staging  # noqa: E402  # needs the path set above
+from website import navigation, staging, subjects  # noqa: E402  # needs the path set above
 from website.addresses import docname, pages  # noqa: E402
 from website.markdown_docstrings import translate  # noqa: E402
 
@@ -65,13 +65,28 @@ def test_every_page_opens_without_errors_from_one_host(site: Path, tab: Any) -> 
 
 
 @pytest.mark.slow
-def test_search_finds_a_page(tab: Any) -> None:
-    tab.goto("index.html")
-    tab.fill("input.sidebar-search", "conformance kit")
-    tab.keyboard.press("Enter")
-    found = tab.locator("ul.search li a")
-    found.first.wait_for()
-    assert "The conformance kit" in found.all_inner_texts()
+def test_search_finds_the_page_of_what_people_look_for_among_the_first_three(tab: Any) -> None:
+    wanted = [
+        ("conformance kit", "The conformance kit"), ("temperature", "Configuration"), ("completions", "Run folders"),
+        ("two GPUs", "Several processes and machines"), ("reward columns", "Data and rewards"),
+        ("publish a plugin", "Publish a plugin"), ("KL", "Algorithms"), ("export model", "Run folders"),
+        ("multiple GPUs", "Several processes and machines"), ("tool calls", "Environments and tools"),
+    ]  # fmt: skip
+    for words, title in wanted:
+        tab.goto("index.html")
+        tab.fill("input.sidebar-search", words)
+        tab.keyboard.press("Enter")
+        tab.locator(".search-summary", has_text="found").wait_for()
+        found = tab.locator("ul.search > li > a")
+        found.nth(2).wait_for()
+        assert title in found.all_inner_texts()[:3], words
+
+
+def test_subjects_are_of_pages_that_exist_and_each_leads_to_one() -> None:
+    assert {Path(page) for page in subjects.SUBJECTS} <= set(pages())
+    words = [word for of_page in subjects.SUBJECTS.values() for word in of_page]
+    assert len(words) == len(set(words))
+    assert all(word == word.lower() for word in words)
 
 
 @pytest.mark.slow

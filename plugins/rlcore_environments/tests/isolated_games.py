@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import threading
@@ -99,3 +100,14 @@ class Truths(Pairs):
             "a": True, "b": ("next", False), "c": ("next", 1.0, True, False, {}), "d": {"reward": True, "done": True},
         }  # fmt: skip
         return answers[turn.text]  # type: ignore[attr-defined]
+
+
+class Global(Pairs):
+    """Its numbers are those of the generator that all share."""
+
+    def reset(self, row: dict[str, object], *, seed: int) -> str:
+        random.seed(seed)
+        return "go"
+
+    def step(self, turn: object) -> object:
+        return {"messages": "on", "reward": random.random(), "done": turn.index == 1}  # type: ignore[attr-defined]

@@ -6,10 +6,10 @@ import numpy as np
 
 from rlcore_report.health import causes
 from rlcore_report.health.judged_run import JudgedRun, Verdict
+from rlcore_report.health.step_size import EVALUATED
 from rlcore_report.health.trends import first_step, initial, median, noise
 from rlcore_report.series import Series
 
-EVALUATED = ("eval/loss", "eval/loss/total", "eval/loss/awac")
 ACCURACIES = ("rewards/accuracies", "reward/accuracy")
 OTHER_TOKENS = 1.5
 """Factor between the first losses of training and evaluation, which have the same weights, that is no accident."""

@@ -23,6 +23,12 @@ LEAST_REACH, WANTED_REACH = 0.01, 1.0
 LEAST_CHANGE, WANTED_CHANGE = 0.01, 0.1
 """Share of its first value by which a loss must change within the budget, and by which it should."""
 LEAST_ROUNDS = 10
+EVALUATED = ("eval/loss", "eval/loss/total", "eval/loss/awac")
+READ = frozenset({
+    *KLS, *EVALUATED, "kl/mean", "loss/total", "loss/policy", "lr", "policy/entropy", "response/length_mean",
+    "reward/mean", "reward/max", "reward/std", "rft/kept",
+})  # fmt: skip
+"""The metrics that these rules read."""
 LARGEST_FACTOR, UNKNOWN_FACTOR = 1000.0, 100.0
 """Most by which the learning rate is to be raised at once; and by how much where noise hides what it changes."""
 
@@ -128,7 +134,7 @@ def _by_loss(run: JudgedRun) -> tuple[bool, float, str] | None:
 
 def _of_evaluation(run: JudgedRun) -> tuple[str, float, float] | None:
     """Return the name of the evaluation's loss, its change by the end, and no doubt: the rows are always the same."""
-    for name in ("eval/loss", "eval/loss/total", "eval/loss/awac"):
+    for name in EVALUATED:
         series = run.series(name, count=2)
         if series is not None and int(series.steps[-1] - series.steps[0]) >= LEAST_ROUNDS:
             known = series.known

@@ -1,0 +1,42 @@
+"""What people search for, in their own words, and the page that answers it; the site's search lists these first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SUBJECTS: dict[str, tuple[str, ...]] = {
+    "docs/algorithms.md": ("kl", "kl penalty", "advantage", "loss", "clip"),
+    "docs/configuration.md": ("temperature", "top_p", "max_new_tokens", "learning rate", "batch size", "options"),
+    "docs/data.md": (
+        "reward columns", "columns", "reward function", "reward_fn", "prompts", "data set", "chat template", "packing",
+    ),
+    "docs/engines.md": ("vllm", "serving engine", "inference server"),
+    "docs/environments.md": ("environment", "tools", "tool calls", "agent", "multi-turn", "mcp", "episodes"),
+    "docs/gpus.md": ("cuda", "bf16", "flash attention"),
+    "docs/guides/chat-sft-lora.md": ("lora", "adapter", "chat model", "quantization"),
+    "docs/guides/reward-model.md": ("reward model",),
+    "docs/guides/resuming.md": ("resume", "continue a run", "crash"),
+    "docs/hub.md": ("hub", "push to hub", "model card", "upload"),
+    "docs/loggers.md": ("wandb", "tensorboard", "mlflow", "logging"),
+    "docs/memory.md": ("out of memory", "memory", "gradient checkpointing"),
+    "docs/performance.md": ("speed", "faster", "slow", "throughput"),
+    "docs/rewards.md": ("verifiable reward", "math", "llm judge", "json"),
+    "docs/runs.md": (
+        "completions", "rollouts", "checkpoint", "checkpoints", "best checkpoint", "load a model", "export model",
+        "report", "metrics",
+    ),
+    "docs/scaling.md": (
+        "two gpus", "several gpus", "multiple gpus", "multi-gpu", "multi-node", "fsdp", "deepspeed", "zero3",
+        "torchrun", "tensor parallel", "cluster",
+    ),
+    "docs/sweeps.md": ("sweep", "hyperparameters", "optuna"),
+    "docs/training.md": ("evaluation", "epochs", "steps", "early stopping", "stop a run", "seed"),
+    "docs/tutorial.md": ("publish a plugin", "write a trainer", "own algorithm", "custom trainer"),
+}  # fmt: skip
+"""The file of each page, and the subjects that it answers, in lower case."""
+
+
+def index_entries(page: Path) -> str:
+    """Return the directive by which Sphinx indexes a page under its subjects; empty if it has none."""
+    subjects = SUBJECTS.get(page.as_posix(), ())
+    return f"```{{index}} {', '.join(f'! {each}' for each in subjects)}\n```\n" if subjects else ""  # !: listed first
