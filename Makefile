@@ -13,7 +13,8 @@ PEERS := .venv-peers
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-all test-engines lint types bench bench-against bench-compare bench-peers mutate docs site wheels clean
+.PHONY: quickstart test test-all test-engines lint types bench bench-against bench-compare bench-peers verdicts mutate docs \
+	site wheels clean
 
 quickstart: $(or $(wildcard $(INSTALLED)),$(VENV)/.used)
 	$(BIN)/python docs/examples/randomwalks.py
@@ -52,6 +53,10 @@ bench-compare: $(INSTALLED)
 	$(BIN)/python -m rlcore_bench.suite.compare $(A) $(B)
 
 bench-peers: $(PEERS)/.installed
+
+# How often the health verdicts of a report are wrong about runs of which it is known what is wrong with them.
+verdicts: $(INSTALLED)
+	$(BIN)/python plugins/rlcore_report/tests/labelled_runs/rates.py $(ARGS)
 
 # Small changes of the source, of which a test should notice each: those of the branch, or of paths named in ARGS.
 mutate: $(INSTALLED)

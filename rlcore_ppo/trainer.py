@@ -19,6 +19,7 @@ from rlcore.training import (
     Order,
     Run,
     Scored,
+    by_block,
     disable_dropout,
     gather_round,
     minibatches,
@@ -112,10 +113,11 @@ class PPOTrainer:
             dense = ops.place_last(scored.scores, batch.action_mask) if scored.dense is None else scored.dense
             batch = batch.with_columns(dense=dense)
         is_known = run.sampling.is_exact and "logprobs" in batch and "values" in batch
-        if not is_known:  # else the sampler's log-probs and values equal the trainer's
-            batch = put_through(batch, self._rescored, size, tokens=tokens)
-        if self.penalised or self.config.bootstrap_truncated:
-            batch = put_through(batch, self._compared, size, tokens=tokens)
+        with by_block(self._policy):
+            if not is_known:  # else the sampler's log-probs and values equal the trainer's
+                batch = put_through(batch, self._rescored, size, tokens=tokens)
+            if self.penalised or self.config.bootstrap_truncated:
+                batch = put_through(batch, self._compared, size, tokens=tokens)
         return batch
 
     def _rescored(self, batch: Trajectories) -> Trajectories:

@@ -12,7 +12,7 @@ from torch import Tensor
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
-from rlcore.training import Run, micro_batches, stack_samples
+from rlcore.training import Run, by_block, micro_batches, stack_samples
 from rlcore.types import Sample, Trajectories
 from rlcore_dpo.config import DPOConfig, beta_of
 from rlcore_dpo.loss import kto_loss, mismatch
@@ -118,8 +118,9 @@ class KTOObjective:
         config, ranks = self.config, self.run.ranks
         mismatched = rotated(batch).to(ranks.device)
         total = torch.zeros((), dtype=torch.float64, device=ranks.device)
-        for part, _ in micro_batches(mismatched, config.micro_batch_size, ranks, tokens=config.micro_batch_tokens):
-            total += self._ratios(part).double().sum()
+        with by_block(self.policy):
+            for part, _ in micro_batches(mismatched, config.micro_batch_size, ranks, tokens=config.micro_batch_tokens):
+                total += self._ratios(part).double().sum()
         return mismatch((ranks.sum(total) / len(batch)).float()[None])
 
     def loss(self, part: Trajectories, *, kl: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
-from rlcore.training import Run, eval_mode, stack_samples
+from rlcore.training import Run, by_block, eval_mode, stack_samples
 from rlcore.types import PolicyOutputs, Sample, Trajectories, sequences_of
 from rlcore_dpo.config import DPOConfig, compares_with_reference
 from rlcore_dpo.reference_cache import FOLDER, ReferenceCache
@@ -170,7 +171,8 @@ class Reference:
 
     @torch.no_grad()
     def _scored(self, part: Trajectories, score: Scores) -> Tensor:
-        return summed(score(part).logprobs, part.action_mask)
+        with by_block(self.policy) if self.config.ref_model is None else nullcontext():
+            return summed(score(part).logprobs, part.action_mask)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the tables, which a changed policy cannot compute again, and the name of their reference."""

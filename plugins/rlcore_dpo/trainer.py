@@ -10,7 +10,7 @@ import torch
 
 from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro_batches
+from rlcore.training import Meter, Order, Run, by_block, disable_dropout, eval_mode, micro_batches
 from rlcore.types import Metrics, Trajectories
 from rlcore_dpo.config import DPOConfig, resolve, sample_pipeline, workload
 from rlcore_dpo.kto_objective import KTOObjective, read_labelled
@@ -86,10 +86,12 @@ class DPOTrainer:
             for start, end in itertools.pairwise([*starts, count]):
                 batch = self.batch(range(start, end), table=1)
                 measure = self.objective.loss_of(batch)
-                for part, _ in micro_batches(
+                parts = micro_batches(
                     batch, config.micro_batch_size, ranks, tokens=config.micro_batch_tokens, group=group
-                ):
-                    meter.add((part.num_actions > 0).view(-1, group).any(1), measure(part)[1])
+                )
+                with by_block(self._policy):
+                    for part, _ in parts:
+                        meter.add((part.num_actions > 0).view(-1, group).any(1), measure(part)[1])
         return meter.means()
 
     def _read(self, rows: Sequence[Any], what: str) -> Sequence[Any]:

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from rlcore.protocols import DecoderRequest, DecodeStep
 from rlcore.types import Prompt
+from rlcore_environments.turn_cache import TurnCache
+from rlcore_environments.turn_decoder import PackedTurnDecoder
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, keywords
 
 States = list[tuple[Tensor, Tensor]]
@@ -48,6 +50,7 @@ class KeptStates:
 
     def __init__(self) -> None:
         self._kept: dict[int, Kept] = {}
+        self._caches: dict[int, TurnCache] = {}
         self._names: dict[int, int] = {}
         self._running: TurnDecoder | None = None
 
@@ -65,13 +68,20 @@ class KeptStates:
     def drop(self, number: int) -> None:
         """Forget the states of an episode that is over."""
         self._kept.pop(number, None)
+        cache = self._caches.pop(number, None)
+        if cache is not None:
+            cache.drop(number)
 
-    def decoder(self, request: DecoderRequest) -> TurnDecoder | None:
+    def decoder(self, request: DecoderRequest) -> TurnDecoder | PackedTurnDecoder | None:
         """Return a decoder that uses the states of its prompts; None if they are not named, or it can keep none."""
         self._settle()
         numbers = [self._names.get(id(prompt)) for prompt in request.prompts]
         named = [number for number in numbers if number is not None]
-        if len(named) < len(numbers) or not _counts_positions(request.model):
+        if len(named) < len(numbers):
+            return None
+        if request.packs and request.device.type == "cpu" and request.speed.packed_decoding:
+            return PackedTurnDecoder(request, named, self._caches)
+        if not _counts_positions(request.model):
             return None
         decoder = TurnDecoder(request, [self._kept.pop(number, None) for number in named])
         if not decoder.keeps:
@@ -86,7 +96,7 @@ class KeptStates:
         self._running = None
 
 
-def turn_decoder(request: DecoderRequest) -> TurnDecoder | None:
+def turn_decoder(request: DecoderRequest) -> TurnDecoder | PackedTurnDecoder | None:
     """Return a decoder that keeps states if the loop of episodes is sampling; else None."""
     kept = _present.get()
     return None if kept is None else kept.decoder(request)

@@ -14,48 +14,27 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Literal
+from contextlib import asynccontextmanager
+from typing import Any
 
 from rlcore.components import describe_error
-from rlcore.config import config, option, structure
+from rlcore.config import structure
 from rlcore.errors import ConfigError
 from rlcore.safe_text import shorten, show
 from rlcore_environments.calls import allow_more, background, event_loop
+from rlcore_environments.mcp_options import McpOptions
 
 OPTION = "data.environment.functions"
 CONNECT_S, CLOSE_S = 60.0, 10.0
 """The longest time in which a server begins a session or lists its tools, and in which a session ends."""
+READ_S = 300.0
+"""The longest silence of a server at an address that needs headers."""
 MARGIN_S = 1.0
 """What a call may take beyond its limit, which the client applies itself."""
 TAIL = 300
 """Characters of a server's last output in messages."""
-
-
-@config
-class McpOptions:
-    """Options of an MCP server: how it is started or reached, and what of it is used."""
-
-    command: str | None = option(
-        None, "program that is started and speaks MCP over its standard input and output; `python`: the interpreter of "
-        "the run"
-    )  # fmt: skip
-    args: list[str] = option((), "arguments of the program")
-    env: dict[str, str] | None = option(None, "environment variables that the program has in addition")
-    cwd: str | None = option(None, "folder in which the program is started")
-    url: str | None = option(None, "address of a server that speaks MCP over HTTP")
-    only: list[str] | None = option(None, "names of the server's tools that the policy may call; default: all")
-    session: Literal["episode", "run"] = option(
-        "episode",
-        "`episode`: each episode that calls a tool of the server has a session of its own, and so a program; `run`: "
-        "all episodes share one, for servers without state",
-    )
-
-    @property
-    def name(self) -> str:
-        """The server in messages."""
-        return f"the MCP server '{self.url or ' '.join([str(self.command), *self.args])}'"
 
 
 class ServerGone(Exception):
@@ -179,7 +158,10 @@ class McpSession:
                         command=command, args=list(options.args), env=options.env, cwd=options.cwd
                     )
                     server = stdio_client(program, errlog=output)
-                async with Client(server) as client:
+                async with (
+                    _with_headers(options) as server_with_headers,
+                    Client(server_with_headers or server) as client,
+                ):
                     self._client.set_result(client)
                     await self._stop.wait()
             except BaseException as error:
@@ -213,6 +195,13 @@ class McpServer:
         self.options: McpOptions = structure(McpOptions, given, where="config", path=where)
         if (self.options.command is None) == (self.options.url is None):
             raise ConfigError(f"{where}: give one of `command`, a program to start, and `url`, an address")
+        secrets = self.options.key_env is not None or bool(self.options.header_env)
+        if secrets and self.options.url is None:
+            raise ConfigError(f"{where}: key_env and header_env are for a server with a `url`; give a program `env`")
+        try:
+            self.options.headers()
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
         if importlib.util.find_spec("mcp") is None:
             raise ConfigError(
                 f"{where}: tools of MCP servers need the package mcp: pip install 'rlcore-environments[mcp]'"
@@ -264,6 +253,21 @@ class McpServer:
             shared, self._shared = self._shared, []
         for session in shared:
             session.close()
+
+
+@asynccontextmanager
+async def _with_headers(options: McpOptions) -> AsyncIterator[Any]:
+    """Make what connects to an address with headers; None if there are none."""
+    headers = options.headers()
+    if not headers:
+        yield None
+        return
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    limits = httpx2.Timeout(CONNECT_S, read=READ_S)
+    async with httpx2.AsyncClient(headers=headers, timeout=limits) as client:
+        yield streamable_http_client(str(options.url), http_client=client)
 
 
 def text_of(result: Any) -> str:

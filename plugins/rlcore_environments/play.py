@@ -11,28 +11,25 @@ from torch import Tensor
 
 from rlcore.components import describe_error
 from rlcore.config import evolve
-from rlcore.data.text import render_outputs
 from rlcore.errors import ConfigError, DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy, Turn
 from rlcore.safe_text import shorten
 from rlcore.sampling import derive_seeds, takes
 from rlcore.settings import SamplingConfig
-from rlcore.types import Prompt, Trajectories
+from rlcore.types import Trajectories
 from rlcore_environments.answers import Answer, read_messages, read_step
 from rlcore_environments.attempt import Attempt
 from rlcore_environments.calls import Pending
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import CONTEXT, MAX_NEW_TOKENS, MAX_TURNS, Episode
 from rlcore_environments.kept_states import KeptStates
-from rlcore_environments.tool_calls import Call, read_calls
+from rlcore_environments.turns import read_turns
 
 if TYPE_CHECKING:
     from rlcore_environments.sampler import EpisodeSampler
 
 log = get_logger("environments")
-BEFORE = 16
-"""Tokens before a turn that are decoded with it, since some tokenizers decode a fragment in another way."""
 
 
 class Play:
@@ -169,32 +166,13 @@ class Play:
         pending: list[tuple[Episode, Pending]],
     ) -> None:
         """Append sampled turns to their episodes, and call the environments with them."""
-        before = [Prompt("", tuple(episode.tokens[-BEFORE:])) for episode in episodes]
-        texts = render_outputs(self.policy.tokenizer, part, before, sampling.stop_sequences)
-        mask = part.action_mask
-        columns = {
-            name: array for name, array in part.columns.items() if array.shape[:2] == mask.shape and array.dim() == 2
-        }
-        counts, ended = part.num_actions.tolist(), part.ended.tolist()
-        chosen = {name: iter(array[mask].tolist()) for name, array in columns.items()}
-        for episode, text, tokens, count, is_over in zip(
-            episodes, texts, part.action_tokens, counts, ended, strict=True
-        ):
-            calls = self._calls(episode, tokens, sampling)
-            turn = Turn(text, len(episode.turns), truncated=not is_over, tool_calls=calls)
-            numbers = {name: [next(values) for _ in range(count)] for name, values in chosen.items()}
-            episode.add_turn(turn, tokens, numbers)
-            if not tokens:
+        sampled = read_turns(self.policy, episodes, part, sampling, self.sampler.factory.tools)
+        for episode, each in zip(episodes, sampled, strict=True):
+            episode.add_turn(each.turn, each.tokens, each.columns)
+            if not each.tokens:
                 episode.fail("the sampler returned a turn without tokens")
                 continue
-            pending.append((episode, self._step(episode, turn)))
-
-    def _calls(self, episode: Episode, tokens: Sequence[int], sampling: SamplingConfig) -> tuple[Call, ...]:
-        tools = self.sampler.factory.tools
-        if not tools:
-            return ()
-        stops = sampling.stop_sequences
-        return read_calls(self.policy.tokenizer, tokens, episode.tokens, stops=stops, tools=tools)
+            pending.append((episode, self._step(episode, each.turn)))
 
     def _step(self, episode: Episode, turn: Turn) -> Pending:
         return self.sampler.calls.start(self._attempts[episode.index].step, turn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import attrs
 import torch
@@ -12,7 +13,7 @@ import torch
 from rlcore import ops
 from rlcore.errors import ConfigError, Diverged
 from rlcore.protocols import Policy
-from rlcore.training import Order, Run, Scored, gather_round, put_through, rollout_health
+from rlcore.training import Order, Run, Scored, by_block, gather_round, put_through, rollout_health
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.advantages import Groups, compare, compare_each, level, overlong
 from rlcore_grpo.config import GRPOConfig, doubted, is_rescored
@@ -191,6 +192,9 @@ class Rounds:
         """Sample and score this rank's prompts; a rank without any calls neither the sampler nor a reward function."""
         if not prompts:
             self.run.sampling.row_seeds(0)  # every rank draws the seed of every round
+            self.run.sampling.prepare([])
+            with by_block(self._policy) if is_rescored(self.config) else nullcontext():  # in which others score
+                pass
             self.run.sampling.rollouts.add([], *self._nothing, group=self.config.num_generations)
             return self._nothing
         batch, scored = self.run.rollout(prompts, group=self.config.num_generations)
@@ -256,12 +260,13 @@ class Rounds:
         if not is_rescored(config):
             return batch.with_only(*({"sampler_logprobs"} & set(batch.columns)))
         is_known = run.sampling.is_exact and "sampler_logprobs" in batch and not self._doubted
-        if is_known and config.top_entropy == 1:
-            batch = batch.with_columns(old_logprobs=batch["sampler_logprobs"])
-        else:
-            batch = self._put_through(batch, self._rescored)
-        if config.kl_coef:
-            batch = self._put_through(batch, self._referred)
+        with by_block(self._policy):
+            if is_known and config.top_entropy == 1:
+                batch = batch.with_columns(old_logprobs=batch["sampler_logprobs"])
+            else:
+                batch = self._put_through(batch, self._rescored)
+            if config.kl_coef:
+                batch = self._put_through(batch, self._referred)
         if config.is_correction != "off":
             weights = correction(
                 batch["old_logprobs"], batch["sampler_logprobs"], batch.action_mask, kind=config.is_correction,

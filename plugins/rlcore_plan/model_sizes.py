@@ -53,11 +53,13 @@ class Group:
         whole: bytes when gathered.
         gradients: bytes of the whole gradients.
         reduced: bytes of the whole gradients where they are reduced, in 32 bits.
+        full: bytes of the whole weights in their own precision.
     """
 
     whole: int
     gradients: int
     reduced: int
+    full: int = 0
 
     @classmethod
     def of(cls, weights: Iterable[Weight]) -> Group:
@@ -68,6 +70,7 @@ class Group:
             sum(each.numel * each.gathered for each in every),
             sum(each.numel * each.gathered for each in trained),
             sum(each.numel * FLOAT32 for each in trained),
+            sum(each.size for each in every),
         )
 
 
@@ -97,6 +100,17 @@ class ModelSizes:
     def whole(self) -> int:
         """Return the bytes of the weights."""
         return sum(each.size for each in self.weights)
+
+    @property
+    def by_block(self) -> int:
+        """Return the bytes that are whole in a pass without gradients that completes one block at a time."""
+        return self.rest.full + max((each.full for each in self.blocks), default=0)
+
+    @property
+    def reference_by_block(self) -> int:
+        """Return those of the reference, which shares with the policy what does not train."""
+        own = self.rest.reduced + max((each.reduced for each in self.blocks), default=0)
+        return min(own, sum(each.size for each in self.reference))
 
     @property
     def trained(self) -> int:

@@ -55,11 +55,17 @@ def arrange(raw: Raw, layout: Placement, *, is_cpu: bool) -> Measured:
     held, host = _held(raw, layout, is_cpu=is_cpu)
     beside = sum(size for name, size in held.items() if name != KEPT)
     total = beside + held[KEPT]
-    whole = {GATHERED: _whole(raw)} if layout.divides_weights else {}
-    more = sum(whole.values())
-    phases = [Phase(each.name, whole | each.parts, beside + more + each.peak, each.holes) for each in raw.draws.phases]
-    for name, size, holes in (*raw.judging, *raw.scoring):
-        phases.append(Phase(name, {**whole, "one pass": size}, total + more + size, holes))
+    # Weights that sampled stay whole until the update; otherwise passes complete one block at a time.
+    policy = (raw.sizes.whole if raw.draws.phases else raw.sizes.by_block) if layout.divides_weights else 0
+    whole = {GATHERED: policy} if policy else {}
+    phases = [
+        Phase(each.name, whole | each.parts, beside + policy + each.peak, each.holes) for each in raw.draws.phases
+    ]
+    reference = raw.sizes.reference_by_block if layout.divides_weights else 0
+    passes = [(each, 0) for each in raw.judging] + [(each, reference) for each in raw.scoring]
+    for (name, size, holes), more in passes:
+        parts = {GATHERED: policy + more} if policy else {}
+        phases.append(Phase(name, {**parts, "one pass": size}, total + policy + more + size, holes))
     parts = update_parts(raw, layout)
     phases.append(Phase("update", parts, total + sum(parts.values()), raw.update.holes))
     if layout.world > 1 or layout.strategy != WHOLE:

@@ -109,8 +109,12 @@ def of_round(raw: Raw, layout: Placement, workload: Workload, *, num_rows: int, 
     """
     found = []
     if layout.divides_weights and (workload.num_sampled or workload.num_scored):
-        whole = raw.sizes.whole + sum(each.size for each in raw.sizes.reference)
-        found.append(Traffic("whole weights to sample with", *gathered(whole, layout, layout.group)))
+        reference = sum(each.size for each in raw.sizes.reference)
+        passes = -(-num_rows // (layout.world * workload.num_scored)) if workload.num_scored else 0
+        found.append(Traffic("whole weights to sample with", *gathered(raw.sizes.whole, layout, layout.group)))
+        if reference and passes:
+            sent = gathered(passes * reference, layout, layout.group)
+            found.append(Traffic("reference, one block at a time", *sent))
     if workload.num_sampled and layout.world > 1:
         columns = 1 + 2 * workload.value_head + 2 * workload.reference
         size = num_rows * length * (ID + COLUMN * columns + 1)

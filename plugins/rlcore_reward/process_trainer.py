@@ -11,7 +11,7 @@ from torch import Tensor
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import SequenceScorer
-from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro_batches
+from rlcore.training import Meter, Order, Run, by_block, disable_dropout, eval_mode, micro_batches
 from rlcore.types import Metrics, Trajectories
 from rlcore_reward.config import ProcessRewardConfig
 from rlcore_reward.loss import step_loss
@@ -74,7 +74,7 @@ class ProcessRewardTrainer:
     def validate(self) -> Metrics:
         """Return the metrics of the held-out steps, each with the same weight, on all ranks together."""
         config, meter = self.config, Meter(self.run.ranks)
-        with eval_mode(self.scorer.module):
+        with eval_mode(self.scorer.module), by_block(self.scorer):
             for start in range(0, len(self.held_out), config.batch_size):
                 batch = stack_steps(self.held_out[start : start + config.batch_size]).to(self.run.ranks.device)
                 for part, _ in micro_batches(

@@ -15,6 +15,7 @@ from rlcore.training import (
     Meter,
     Order,
     Run,
+    by_block,
     disable_dropout,
     eval_mode,
     micro_batches,
@@ -101,7 +102,7 @@ class RewardTrainer:
     def validate(self) -> Metrics:
         """Return the metrics of the held-out pairs, each pair with the same weight, on all ranks together."""
         config, meter, extremes = self.config, Meter(self.run.ranks), Extremes()
-        with eval_mode(self.scorer.module):
+        with eval_mode(self.scorer.module), by_block(self.scorer):
             for start in range(0, len(self.eval_pairs), config.batch_size):
                 batch = stack_pairs(self.eval_pairs[start : start + config.batch_size]).to(self.run.ranks.device)
                 parts = micro_batches(

@@ -57,7 +57,7 @@ class FullySharded:
         )  # fmt: skip
         self._mesh = _mesh(ranks, within_node=within_node)
         self._placements: list[Placement] = [Replicate()] * (self._mesh.ndim - 1) + [Shard(0)]
-        self._cut = Cut(self._join, self._copy, reads_rows=True)
+        self._cut = Cut(self._join, self._copy, reads_rows=True, device=ranks.device)
 
     def cut(self, policy: Learner) -> list[nn.Parameter]:
         """Copy the module of `policy`, cut the copy, and return its parts that train.

@@ -52,7 +52,7 @@ class TensorParallel:
         self.ranks, self.was_skipped = ranks, False
         open_process_group(ranks)
         self._mesh = init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("tensor",))
-        self._cut = Cut(self._join, self._copy)
+        self._cut = Cut(self._join, self._copy, device=ranks.device)
 
     def cut(self, policy: Learner) -> list[nn.Parameter]:
         """Copy the module of `policy`, divide the layers of the copy, and return what trains.

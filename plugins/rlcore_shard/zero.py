@@ -174,7 +174,7 @@ class ZeroRedundancy:
         self._shapes = {id(part): each.shape for part, each in zip(kept, frozen.values(), strict=True)}
         self._shapes |= {id(part): each.ds_shape for part, each in zip(parts, own, strict=True)}
         self._owners = {id(part): each for part, each in zip(parts, own, strict=True) if each.requires_grad}
-        cut = Cut(self._join, self._copy)
+        cut = Cut(self._join, self._copy, device=self.ranks.device)
         weights = Shards(named, parts, cut)
         weights.scatter()  # DeepSpeed does not set the numbers that pad a part to the size of the others
         self._learner.use_shards(weights, Shards(frozen, kept, cut))

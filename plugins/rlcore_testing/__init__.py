@@ -18,6 +18,8 @@ one is broken. Both accept:
   that have no usable default. Where two components share a name, `{"trainer:algo": {"rollouts": 8}}`.
 * `config`, `{"gen": {"top_k": 5}}`: sections of the configuration of the runs in which trainers are checked.
 * `oracles`, `{"algo": my_loss}`: the losses of trainers in plain torch (`Oracle`), which they must equal.
+* `remotes`, `{"far": Remote(disturb=..., faults=("dies",))}`: samplers whose workers are other processes (`Remote`),
+  and what the laws can let happen to them.
 * `expected_failures`, `{"trainer-algo-two_processes_equal_one": "why"}`: laws that cannot hold, with the reason. They
   are strict: if such a law holds, its test fails.
 
@@ -30,6 +32,7 @@ from __future__ import annotations
 from rlcore_testing.cases import Case, Outcome, Report, check_plugin, conformance
 from rlcore_testing.law import ConformanceError, Law, LawBroken, Subject, law
 from rlcore_testing.recorded import Oracle, Recorded, Response
+from rlcore_testing.remote import Remote
 
 __all__ = [
     "Case",
@@ -39,6 +42,7 @@ __all__ = [
     "Oracle",
     "Outcome",
     "Recorded",
+    "Remote",
     "Report",
     "Response",
     "Subject",

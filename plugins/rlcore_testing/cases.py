@@ -19,6 +19,7 @@ from rlcore.plugins.registry import all_registries
 from rlcore.settings import TrainConfig
 from rlcore_testing.law import DIST, EVERY, ConformanceError, Law, LawBroken, Subject, laws_in
 from rlcore_testing.recorded import Oracle
+from rlcore_testing.remote import Remote
 from rlcore_testing.rig.isolate import default_signals, isolated, time_limit
 
 MODULES = {
@@ -109,6 +110,7 @@ def cases(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     config: Mapping[str, Mapping[str, Any]] | None = None,
     oracles: Mapping[str, Oracle] | None = None,
+    remotes: Mapping[str, Remote] | None = None,
 ) -> list[Case]:
     """Return the cases of an installed dist: laws about the dist, about every component, and about each kind.
 
@@ -119,10 +121,11 @@ def cases(
         config: section of the configuration → options that differ in the runs of trainers; pipelines are called with
             the section `data`.
         oracles: name of a trainer → its loss in plain torch.
+        remotes: name of a sampler → what its workers do, and what can happen to them.
 
     Raises:
-        ConformanceError: no such dist is installed, `options` or `oracles` names a component that the dist does not
-            register or that is one of several, or `config` has an unknown section.
+        ConformanceError: no such dist is installed, `options`, `oracles` or `remotes` names a component that the dist
+            does not register or that is one of several, or `config` has an unknown section.
     """
     known = all_registries().discovery.plugins
     plugins = tuple(plugin for plugin in known if plugin.dist == normalise(dist))
@@ -132,13 +135,14 @@ def cases(
             f"folder of the dist; {_near(normalise(dist), {plugin.dist for plugin in known})}"
         )
     _check_names("config", config or {}, list(fields(TrainConfig)))
-    subject = Subject(normalise(dist), plugins, sections=config or {}, oracles=oracles or {})
+    subject = Subject(normalise(dist), plugins, sections=config or {}, oracles=oracles or {}, remotes=remotes or {})
     found = [Case(law, subject) for law in _laws(DIST) if _fits(law, subject)]
     components = [component for plugin in plugins for component in plugin.components]
     addresses = _addresses(components)
     if not _unloaded(plugins):
         _check_names("options", options or {}, [name for names in addresses for name in names])
         _check_names("oracles", oracles or {}, [each.name for each in components if each.kind == "trainers"])
+        _check_names("remotes", remotes or {}, [each.name for each in components if each.kind == "samplers"])
     for component, names in zip(components, addresses, strict=True):
         given = next((options[name] for name in names if name in options), {}) if options else {}
         one = attrs.evolve(subject, component=component, options=given)
@@ -152,6 +156,7 @@ def conformance(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     config: Mapping[str, Mapping[str, Any]] | None = None,
     oracles: Mapping[str, Oracle] | None = None,
+    remotes: Mapping[str, Remote] | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """Return the cases of a plugin as parameters of a pytest test, with the ids of the cases.
@@ -163,12 +168,13 @@ def conformance(
         config: section of the configuration → options that differ in the runs of trainers, such as
             `{"gen": {"top_k": 5}}`; pipelines are called with the section `data`.
         oracles: name of a trainer → its loss in plain torch (`rlcore_testing.Oracle`), which the trainer must equal.
+        remotes: name of a sampler whose workers are other processes → `rlcore_testing.Remote`, which describes them.
         expected_failures: id of a case, or name of a law for all components → reason why the law cannot hold. If the
             law holds nevertheless, its test fails.
 
     Raises:
-        ConformanceError: no such dist is installed, a name in `options`, `config`, `oracles` or `expected_failures` is
-            unknown, or pytest is missing.
+        ConformanceError: no such dist is installed, a name in `options`, `config`, `oracles`, `remotes` or
+            `expected_failures` is unknown, or pytest is missing.
     """
     try:
         import pytest
@@ -176,7 +182,7 @@ def conformance(
         advice = "run pip install 'rlcore[testing]', or call check_plugin, which does not need pytest"
         raise ConformanceError(f"conformance() needs pytest, which is not installed: {advice}") from error
 
-    found = cases(dist, options=options, config=config, oracles=oracles)
+    found = cases(dist, options=options, config=config, oracles=oracles, remotes=remotes)
     reasons = _expected(found, expected_failures or {})
     return [
         pytest.param(
@@ -194,6 +200,7 @@ def check_plugin(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     config: Mapping[str, Mapping[str, Any]] | None = None,
     oracles: Mapping[str, Oracle] | None = None,
+    remotes: Mapping[str, Remote] | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> Report:
     """Check every law that applies to a plugin; the arguments are those of `conformance`.
@@ -201,7 +208,7 @@ def check_plugin(
     Raises:
         ConformanceError: a law is broken unexpectedly, or an expected failure did not occur; the message is the report.
     """
-    found = cases(dist, options=options, config=config, oracles=oracles)
+    found = cases(dist, options=options, config=config, oracles=oracles, remotes=remotes)
     reasons = _expected(found, expected_failures or {})
     report = Report(normalise(dist), tuple(_outcome(case, reasons.get(case.id)) for case in found))
     if not report.conforms:

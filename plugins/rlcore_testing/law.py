@@ -14,6 +14,7 @@ from rlcore.errors import RLCoreError
 from rlcore.plugins.discovery import Plugin
 from rlcore.plugins.metadata import CORE
 from rlcore_testing.recorded import Oracle
+from rlcore_testing.remote import Remote
 
 DIST = "plugin"
 """Kind of the laws about a whole dist."""
@@ -42,6 +43,7 @@ class Subject:
         options: options the component is built with, in the form users write; other options keep their defaults.
         sections: sections of the configuration of runs, such as `{"model": {"dtype": "bfloat16"}}`.
         oracles: name of a trainer → its loss in plain torch.
+        remotes: name of a sampler → what its workers do, and what can happen to them.
     """
 
     dist: str
@@ -50,6 +52,7 @@ class Subject:
     options: Mapping[str, Any] = attrs.field(factory=dict)
     sections: Mapping[str, Any] = attrs.field(factory=dict)
     oracles: Mapping[str, Oracle] = attrs.field(factory=dict)
+    remotes: Mapping[str, Remote] = attrs.field(factory=dict)
 
     @property
     def it(self) -> Component[Any]:

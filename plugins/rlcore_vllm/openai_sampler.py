@@ -77,6 +77,9 @@ class OpenAISampler:
         for sampling, where in {sampling: where for where, sampling in reversed(samplings)}.items():
             self._try(sampling, where)
 
+    def renew_weights(self, policy: Policy, prompts: Sequence[Prompt]) -> None:
+        """Read no weights, because the server has its own."""
+
     def _try(self, sampling: SamplingConfig, where: str) -> None:
         """Request one token with these options, so that a refusal of the server ends the run before its first step."""
         sends_tokens, seed = self.config.prompts == "tokens", 0 if sampling.temperature else None

@@ -11,6 +11,7 @@ from rlcore.dropout import eval_mode
 from rlcore.profiling import phase, timed, timed_each
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
+from rlcore.sharding.divided import by_block
 from rlcore.types import Metrics, Sample, Trajectories, grouped, stack_samples, to_device
 
 
@@ -191,7 +192,7 @@ def validate(
         tokens: tokens of one forward pass at the most, padding included; 0 sets no bound.
     """
     meter = Meter(ranks)
-    with eval_mode(policy.module):
+    with eval_mode(policy.module), by_block(policy):
         for start in range(0, len(samples), batch_size):
             batch = stack_samples(samples[start : start + batch_size]).to(ranks.device)
             for part, _ in micro_batches(batch, size, ranks, tokens=tokens):

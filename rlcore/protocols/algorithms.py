@@ -106,6 +106,10 @@ class Sampler(Protocol):
     A sampler may have methods `submit` and `collect`, with which a run with `run.asynchronous` begins a round and asks
     for its rows later (`rlcore_asynchronous.AsynchronousSampler`); other samplers are called in a thread.
 
+    A sampler that does not run the policy needs no whole weights where they are divided, and has a method
+    `renew_weights(policy, prompts)`: every rank calls it before ranks sample, with some of its prompts, or none. It
+    reads `Divisible.weights()` to the end on every rank, and makes passes of the policy inside `Divisible.by_block`.
+
     A sampler may have a method `open(run)`, which receives the run before its model is built: to refuse options that it
     cannot sample with, for example.
 

@@ -150,7 +150,14 @@ class Divisible(Protocol):
         ...
 
     def gather(self) -> None:
-        """Complete the weights on every process; collective."""
+        """Complete the weights of `module` on every process; collective."""
+        ...
+
+    def by_block(self) -> AbstractContextManager[None]:
+        """Return a context in which passes without gradients complete one block at a time, and `gather` does nothing.
+
+        Processes enter and leave it together, exchange nothing else in it, and may make different numbers of passes.
+        """
         ...
 
     def drop(self) -> None:

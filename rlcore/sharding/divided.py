@@ -8,17 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor, detach, nn
 from torch.distributed.tensor import DTensor
 
 from rlcore.protocols import Divisible, Learner
 
 T = TypeVar("T")
-
-
-def undivided(part: Tensor) -> Tensor:
-    """Return the whole tensor of a part where nothing is divided: the part, without its gradient."""
-    return part.detach()
 
 
 class TensorStream:
@@ -33,7 +28,7 @@ class TensorStream:
         join: returns the whole tensor of a part; collective.
     """
 
-    def __init__(self, parts: Iterable[Tensor], join: Callable[[Tensor], Tensor] = undivided) -> None:
+    def __init__(self, parts: Iterable[Tensor], join: Callable[[Tensor], Tensor] = detach) -> None:
         self._pending, self._join = deque(parts), join
 
     def take(self, part: Tensor) -> Tensor:
@@ -90,9 +85,13 @@ class DividedModule:
         self._shards = shards
 
     def gather(self) -> None:
-        """Complete the weights on every process, if they are divided; collective."""
-        for shards in self._shards:
+        """Complete the weights of `module` on every process, if they are divided; collective."""
+        for shards in self._shards[:1]:
             shards.gather()
+
+    def by_block(self) -> AbstractContextManager[None]:
+        """Return a context in which passes without gradients complete one block at a time, if weights are divided."""
+        return self._shards[0].by_block(self, self._shards) if self._shards else nullcontext()
 
     def drop(self) -> None:
         """Free the memory of the whole weights, if they are divided."""
@@ -141,15 +140,9 @@ class DividedModule:
             yield name, part.to_local() if isinstance(part, DTensor) else part.detach()
 
 
-def gather_weights(learner: Learner) -> None:
-    """Complete the weights of a learner on every process, if they are divided; every process calls this."""
-    if isinstance(learner, Divisible):
-        learner.gather()
-
-
-def divided_weights(learner: Learner) -> Mapping[str, Tensor]:
-    """Return `Divisible.divided_weights` of a learner; nothing of other learners is divided."""
-    return learner.divided_weights() if isinstance(learner, Divisible) else {}
+def by_block(learner: Learner) -> AbstractContextManager[None]:
+    """Return the context `Divisible.by_block` of a learner; nothing of other learners is divided."""
+    return learner.by_block() if isinstance(learner, Divisible) else nullcontext()
 
 
 def streaming(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlcore.optim.batches import Meter, micro_batches, minibatches, put_through, validate
     from rlcore.optim.updater import Loss, Updater
     from rlcore.rewards.score import Scored
+    from rlcore.sharding.divided import by_block
     from rlcore.training.evaluate import measure_outputs, summarise
     from rlcore.training.rollout import MemoryStore
     from rlcore.training.rollout_stats import (
@@ -35,6 +36,7 @@ __all__ = [
     "Run",
     "Scored",
     "Updater",
+    "by_block",
     "check_logprob_gap",
     "disable_dropout",
     "eval_mode",
@@ -59,6 +61,7 @@ _HOMES = {
     "rlcore.optim.batches": ("Meter", "micro_batches", "minibatches", "put_through", "validate"),
     "rlcore.optim.updater": ("Loss", "Updater"),
     "rlcore.rewards.score": ("Scored",),
+    "rlcore.sharding.divided": ("by_block",),
     "rlcore.training.evaluate": ("measure_outputs", "summarise"),
     "rlcore.training.rollout_stats": (
         "check_logprob_gap",

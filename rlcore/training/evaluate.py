@@ -16,7 +16,6 @@ from rlcore.rewards.combine import call_metric, call_metric_on
 from rlcore.rewards.score import Scored
 from rlcore.sampling import check_options, check_vocabulary, derive_seeds, takes
 from rlcore.settings import SamplingConfig
-from rlcore.sharding.divided import gather_weights
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.rollout_log import TRANSCRIPT, episode_columns, prompt_columns
 from rlcore.training.run import Run
@@ -155,8 +154,6 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
     """
     metrics: Metrics = {}
     rows: list[Row] = []
-    if run.models.built is not None:
-        gather_weights(run.models.built)  # here, because a rank may have no prompt of its own
     for evaluation in run.evaluations:
         found = evaluation()
         measured, further = found if isinstance(found, tuple) else (found, [])
@@ -178,6 +175,7 @@ def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
     seeds = derive_seeds(run.config.run.seed * 1009 + 500, mine)
     rows: list[tuple[int, Row]] = []
     numbers: list[tuple[list[Row], Mapping[str, Sequence[float | None]]]] = []
+    run.sampling.prepare([prompts[i] for i in mine])
     for start in range(0, len(mine), run.config.eval.batch_size):
         part = slice(start, start + run.config.eval.batch_size)
         index = mine[part]

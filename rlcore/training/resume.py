@@ -16,10 +16,10 @@ from rlcore.errors import CheckpointError, ConfigError, Diverged, PluginError
 from rlcore.logging import get_logger
 from rlcore.plugins.providers import find_parallel_files
 from rlcore.profiling import timed
-from rlcore.protocols import StagedFiles, Trainer
+from rlcore.protocols import Divisible, StagedFiles, Trainer
 from rlcore.safe_text import shorten
 from rlcore.settings import to_record
-from rlcore.sharding.divided import divided_weights, local_weights, streaming
+from rlcore.sharding.divided import local_weights, streaming
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.evaluate import UNSCORED
 from rlcore.training.run import Run
@@ -156,7 +156,8 @@ class Saver:
         """Write what each process keeps of weights and moments, if the processes write it in parallel."""
         if not self._parallel:
             return None
-        run, weights = self.run, divided_weights(trainer.policy())
+        run, policy = self.run, trainer.policy()
+        weights = policy.divided_weights() if isinstance(policy, Divisible) else {}
         folder = run.dir / "checkpoints" / f".tmp-{run.step:08d}-parts"
         return self._parallel.stage(folder, run.ranks, weights=weights, state=named_parts(state))
 

@@ -160,7 +160,7 @@ class Run:
         """Call `evaluation` at each evaluation, on every rank, and log its metrics under `eval/`.
 
         It returns the metrics, the same on every rank, or a pair of them and the rows of completions.jsonl, which are
-        needed on rank 0 only.
+        needed on rank 0 only. Its passes are made inside `by_block`, or at least one by every rank.
         """
         self.evaluations.append(evaluation)
 

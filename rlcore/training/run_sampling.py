@@ -13,12 +13,11 @@ from torch import Tensor
 
 from rlcore.errors import Diverged
 from rlcore.profiling import count_tokens, note_sampled, timed
-from rlcore.protocols import Sampler
+from rlcore.protocols import Divisible, Sampler
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored, Scorer
 from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig, TrainConfig
-from rlcore.sharding.divided import gather_weights
 from rlcore.training.models import Models
 from rlcore.training.progress import Progress
 from rlcore.training.rollout import collect, overlaps
@@ -70,6 +69,14 @@ class Sampling:
         (seed,), whole = draw_seeds(1, self.generator), -(-count // group) * group
         return derive_seeds(seed, self._ranks.share(whole * self._ranks.world, group=group)[:count])
 
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Let the sampler have the weights that it asks for, before ranks sample, this one `prompts`; collective."""
+        policy, renew = self._models.policy, getattr(self.sampler, "renew_weights", None)
+        if renew is not None:
+            renew(policy, prompts)
+        elif isinstance(policy, Divisible):
+            policy.gather()
+
     @timed("generate")
     def sample(
         self,
@@ -87,7 +94,8 @@ class Sampling:
             sampling: the sampling options; by default those of `gen`.
             group: so many consecutive prompts were dealt together.
             row_seeds: a seed for each prompt; by default those of `row_seeds`, so that a row is sampled alike
-                whatever the number of processes, if the sampler supports that.
+                whatever the number of processes, if the sampler supports that. Ranks that pass seeds may call this
+                differently often, after `prepare`.
             on_batch: called with finished trajectories (`rlcore.protocols.Sampler`).
 
         Raises:
@@ -101,10 +109,10 @@ class Sampling:
             options["logit_mask"] = self.logit_mask
         if on_batch is not None:
             options["on_batch"] = on_batch
-        policy = self._models.policy
-        gather_weights(policy)
+        if row_seeds is None:
+            self.prepare(prompts)
         with torch.no_grad():
-            batch = self.sampler(policy, prompts, sampling or self._config.gen, **options)
+            batch = self.sampler(self._models.policy, prompts, sampling or self._config.gen, **options)
         self._check_logprobs(batch)
         count_tokens(batch.action_mask)
         note_sampled(batch.action_mask)

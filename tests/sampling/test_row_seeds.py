@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlcore.sampling import derive_seeds, draw_seeds, row_uniforms
+from rlcore.sampling import derive_seeds, draw_seeds
 from rlcore_testing.rig.sampler_calls import chi_square_probability
+from rlcore_transformers.sampling.draw import row_uniforms
 
 CELLS = 16
 

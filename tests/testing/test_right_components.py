@@ -15,7 +15,7 @@ from sites import Site, installed
 from rlcore.plugins.builtin import COMMANDS
 from rlcore_testing import Law
 from rlcore_testing.law import laws_in
-from rlcore_testing.laws import dist, loggers, players
+from rlcore_testing.laws import dist, loggers, players, remote_samplers
 
 
 @attrs.frozen
@@ -43,6 +43,8 @@ CLOSED, ALLOWED, SEED = (
     "it_samples_again_after_close", "only_allowed_tokens_are_sampled", "a_row_depends_on_its_own_seed",
 )  # fmt: skip
 FROZEN = "unfrozen_layers_are_the_top_ones"
+REMOTE = [law.name for law in laws_in(remote_samplers)]
+"""Laws of samplers whose test describes their workers."""
 OF_THE_POLICY = (
     "batches_change_nothing", "beta_adds_advantages_to_the_logits", "frequencies_match_the_policy",
     "greedy_equals_transformers", "temperature_divides_the_logits", "the_generator_advances",
@@ -104,8 +106,8 @@ RIGHT = [
     ),
     Right("rewards", "acme-wrong:closing"),
     Right("rollout_stores", "rlcore:memory"),
-    Right("samplers", "rlcore:default", but=[CLOSED]),
-    Right("samplers", "acme-wrong:best_of_two", but=[*OF_THE_POLICY, ALLOWED, SEED, CLOSED]),  # it takes no mask
+    Right("samplers", "rlcore:default", but=[CLOSED, *REMOTE]),
+    Right("samplers", "acme-wrong:best_of_two", but=[*OF_THE_POLICY, ALLOWED, SEED, CLOSED, *REMOTE]),  # no mask
     Right("samplers", "acme-wrong:no_beta", only=["beta_adds_advantages_to_the_logits"]),  # it refuses the option
     Right("schedulers", "rlcore:warmup_stable_decay", {"num_decay_steps": 5}),
     Right("schedulers", "acme-wrong:no_warm_up", but=["warm_up_rises_to_lr"]),

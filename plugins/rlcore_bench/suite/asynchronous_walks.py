@@ -4,9 +4,9 @@
     OMP_NUM_THREADS=1 python -m rlcore_bench.suite.asynchronous_walks time FOLDER [--rounds 8]
 
 `learn` trains PPO, GRPO and RFT with the settings of docs/examples (graph seed 1000), `run.asynchronous` 0 and one
-round of steps (1, and 4 for RFT) in turn, and prints the mean optimality of 1000 walks sampled after the last step. `time` lets every call of the sampler
-wait, as an engine far away would, and prints the median seconds of a round. The gain is largest where the wait is as long
-as learning. FOLDER keeps the starting model, which hand_ppo.py makes.
+round of steps (1, and 4 for RFT) in turn, and prints the mean optimality of 1000 walks sampled after the last step.
+`time` lets every call of the sampler wait, as an engine far away would, and prints the median seconds of a round; the
+gain is largest where the wait is as long as learning. FOLDER keeps the starting model, which hand_ppo.py makes.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from env_games import Echo, make_player, make_policy, read_prompts
@@ -14,9 +15,10 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM
 from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes
+from rlcore_environments.turn_cache import TurnCache
 from rlcore_testing.small import make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
-from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore_transformers.sampling.sampler import sample
 
 ROWS = ["ab", "cde", "f", "ab", "a b c d e f g h", "ab"]
@@ -42,11 +44,14 @@ def counting(policy: Any) -> Iterator[list[int]]:
         hook.remove()
 
 
+@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("size", [0, 2])
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_kept_states_change_no_token_and_no_log_prob(kind: str, chat: bool, size: int) -> None:
-    policy = make_policy(kind, chat=chat, value_head=True)
+def test_kept_states_change_no_token_and_no_log_prob(kind: str, chat: bool, size: int, packed: bool) -> None:
+    policy: Any = make_policy(kind, chat=chat, value_head=True)
+    policy.module.layout = attrs.evolve(policy.module.layout, speed=SpeedConfig(packed_decoding=packed))
+    policy.use_decoder(lambda make: make)
     kept, read = play(policy, keep=True, size=size), play(policy, keep=False, size=size)
     assert torch.equal(kept.tokens, read.tokens)
     assert torch.equal(kept.action_mask, read.action_mask)
@@ -87,3 +92,36 @@ def test_a_model_whose_windows_count_columns_reads_every_turn_anew() -> None:
     score = policy.score(batch.plain)
     chosen = batch.action_mask
     torch.testing.assert_close(batch["logprobs"][chosen], score.logprobs[chosen], atol=1e-4, rtol=0)
+
+
+def test_rows_of_a_cache_trade_places_and_are_freed_without_changing_what_is_attended_to() -> None:
+    """Against attention over each row's own keys and values, in which two query heads share a key head."""
+    torch.manual_seed(0)
+    prompts, copies, lengths = 2, [0, 1, 0, 1], [3, 2, 3, 2]
+    layer = (torch.randn(prompts, 2, 3, 8), torch.randn(prompts, 2, 3, 8))
+    held = {
+        name: [part[copy, :, :length] for part in layer]
+        for name, (copy, length) in enumerate(zip(copies, lengths, strict=True))
+    }
+    cache = TurnCache([layer], copies, [0, 1, 2, 3], [[5] * length for length in lengths])
+    for names, counts in (([0, 1, 2, 3], [1, 4, 2, 3]), ([3, 1, 2], [1, 1, 1]), ([3], [2]), ([3, 2, 1], [3, 1, 2])):
+        if len(names) == 1:
+            cache.drop(0)
+        rows = cache.begin(names).tolist()
+        by_row = [counts[rows.index(row)] for row in range(len(rows))]
+        cache.reserve(max(counts))
+        cache.read_next([[7] * count for count in by_row])
+        cache.calls[0] += 1
+        query, key, value = torch.randn(1, 4, sum(counts), 8), *torch.randn(2, 1, 2, sum(counts), 8)
+        found = cache.attend(query, key, value, dropout=0.0, scaling=None)[0]
+        ends = torch.tensor(by_row).cumsum(0).tolist()
+        for name, row, count in zip(names, rows, counts, strict=True):
+            new = slice(ends[row] - count, ends[row])
+            held[name] = [
+                torch.cat([old, part[0, :, new]], 1) for old, part in zip(held[name], (key, value), strict=True)
+            ]
+            for i in range(count):
+                seen = held[name][0].shape[1] - count + i + 1
+                keys, values = (part[:, :seen].repeat_interleave(2, 0) for part in held[name])
+                weights = (query[0, :, ends[row] - count + i, None] @ keys.transpose(1, 2) / 8**0.5).softmax(2)
+                torch.testing.assert_close(found[ends[row] - count + i], (weights @ values)[:, 0], atol=1e-5, rtol=0)

@@ -15,10 +15,13 @@ import mcp_server
 import pytest
 import uvicorn
 from env_games import make_player
+from mcp.server.mcpserver import MCPServer
 
 import rlcore
+from rlcore.config import structure
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
+from rlcore.settings import TrainConfig, to_record
 from rlcore_environments.calls import Calls
 from rlcore_environments.mcp_tools import ServerGone
 from rlcore_environments.options import ToolOptions
@@ -243,3 +246,58 @@ def test_tools_of_a_server_are_passed_to_train(listening: str, tmp_path: Path) -
     assert listening in (result.run_dir / "config.yaml").read_text()
     with pytest.raises(ConfigError, match="tools: 3: is not callable; give functions, or"):
         rlcore.train(make_gpt2(), trainer="reinforce", tools=[3], prompts=["ab"], tokenizer=tokenizer)
+
+
+@pytest.fixture
+def guarded() -> Iterator[str]:
+    """Return the address of a server of its own that answers only requests with a key and another header."""
+    inner = MCPServer("guarded")
+    inner.add_tool(double)
+    app = inner.streamable_http_app()
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        headers = dict(scope.get("headers") or ())
+        right = headers.get(b"authorization") == b"Bearer open-sesame" and headers.get(b"x-team") == b"blue-door"
+        if scope["type"] != "http" or right:
+            await app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    server = uvicorn.Server(uvicorn.Config(checked, port=0, log_level="critical"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
+    server.should_exit = True
+    thread.join(10)
+
+
+def test_keys_of_a_server_come_from_the_environment_and_are_in_no_record(
+    guarded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOOR_KEY", "open-sesame")
+    monkeypatch.setenv("DOOR_TEAM", "blue-door")
+    given = {"mcp": {"url": guarded, "key_env": "DOOR_KEY", "header_env": {"X-Team": "DOOR_TEAM"}}}
+    found = Tools(ToolOptions(functions=[given]))
+    episode = found.make()
+    assert say(episode, ("double", {"number": 4})) == ["8"]
+    episode.close()
+    settings = structure(TrainConfig, {"data": {"environment": {"name": "tools", "functions": [given]}}}, where="test")
+    for text in (repr(to_record(settings)), repr(found.servers[0].options), repr(pickle.dumps(found))):
+        assert "DOOR_KEY" in text
+        assert "open-sesame" not in text
+        assert "blue-door" not in text
+    monkeypatch.setenv("DOOR_KEY", "open-barley")
+    with pytest.raises(ConfigError, match="cannot be reached") as wrong:
+        Tools(ToolOptions(functions=[given]))
+    assert "barley" not in str(wrong.value)
+    monkeypatch.delenv("DOOR_KEY")
+    with pytest.raises(ConfigError, match=r"functions\[0\]\.mcp: the environment variable 'DOOR_KEY' is not set"):
+        Tools(ToolOptions(functions=[given]))
+    monkeypatch.setenv("DOOR_KEY", "two\nlines")
+    with pytest.raises(ConfigError, match="the value of 'DOOR_KEY' has characters that no header can have"):
+        Tools(ToolOptions(functions=[given]))
+    with pytest.raises(ConfigError, match="key_env and header_env are for a server with a `url`"):
+        Tools(ToolOptions(functions=[entry(key_env="DOOR_TEAM")]))

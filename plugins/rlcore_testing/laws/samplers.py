@@ -11,6 +11,13 @@ from typing import Any
 import torch
 
 from rlcore_testing.law import LawBroken, Subject, law, require
+from rlcore_testing.laws.remote_samplers import (  # noqa: F401  laws of samplers, found in this module
+    a_worker_that_dies_changes_nothing,
+    an_answer_that_comes_late_changes_nothing,
+    an_answer_that_comes_twice_counts_once,
+    workers_follow_every_update,
+    workers_sample_what_one_process_does,
+)
 from rlcore_testing.laws.sampler_draws import (  # noqa: F401  laws of samplers, found in this module
     a_generator_may_be_left_out,
     a_row_depends_on_its_own_seed,

@@ -11,7 +11,6 @@ from rlcore.optim.updater import Updater
 from rlcore.plugins.registry import registries
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig, RunConfig
-from rlcore.sharding.divided import gather_weights
 from rlcore_testing.rig.batches import make_batch
 from rlcore_testing.small import make_llama, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
@@ -45,5 +44,5 @@ def make_steps(name: str) -> dict[str, Any]:
         with updater.exchanging(last=True):
             updater.backward(-(policy.score(part).logprobs * part.action_mask).sum() / total)
         updater.step()
-    gather_weights(policy)
+    policy.gather()
     return {"refused": "", "weights": torch.cat([weight.flatten() for _, weight in policy.weights()]).tolist()}

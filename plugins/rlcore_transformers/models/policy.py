@@ -87,6 +87,14 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         named = self.reference.named_parameters() if isinstance(self.reference, PreTrainedModel) else ()
         return {name: weight for name, weight in named if id(weight) not in own}
 
+    def frozen_modules(self) -> Sequence[nn.Module]:
+        """Return the reference, if it is a model of its own."""
+        if not isinstance(self.reference, PreTrainedModel):
+            return ()
+        beside = nn.Module()  # in which blocks are found as in `module`
+        beside.model = self.reference
+        return (beside,)
+
     def use_shards(self, *shards: Any) -> None:
         """Divide the weights among processes; where CUDA graphs read the whole weights, they keep their addresses."""
         for each in shards:
@@ -118,7 +126,7 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         """
         if self.reference is None:
             raise ModelError("this policy has no reference: build it with reference=True")
-        self.gather()
+        self._complete()
         adapters_off: AbstractContextManager[Any] = nullcontext()
         model = self.reference
         if isinstance(model, Adapters):
@@ -156,7 +164,7 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         if not isinstance(self.reference, PreTrainedModel):
             what = "has no reference" if self.reference is None else "has the model without its adapter as reference"
             raise ModelError(f"this policy {what}, which cannot follow it")
-        self.gather()
+        self._complete()
         own = {id(weight) for weight in self.model.parameters()}
         return {name: weight for name, weight in self.reference.named_parameters() if id(weight) not in own}
 
@@ -172,6 +180,11 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         for name, weight in weights.items():
             weight.copy_(state[name])
         self._scatter_reference()
+
+    def _complete(self) -> None:
+        """Complete the weights of the module and of the reference, which may share some; collective."""
+        for shards in self._shards:
+            shards.gather()
 
     def _scatter_reference(self) -> None:
         for shards in self._shards[1:]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
+
+from rlcore.sampling import hash_positions
 
 BLOCK = 256
 """Number of tokens whose probabilities are summed before the double-precision cumulative sum."""
@@ -46,6 +51,20 @@ def restrict(
     if top_p < 1.0:
         logits = _drop_below(logits, _nucleus_floor(logits, top_p))
     return logits
+
+
+def row_uniforms(seeds: Sequence[int], count: int) -> Tensor:
+    """Return `count` uniform random numbers in [0, 1) for each seed: float64[N, count], on the CPU.
+
+    Number t of a row is the hash of its seed and t: the t-th output of SplitMix64 (Steele, Lea and Flood 2014, "Fast
+    splittable pseudorandom number generators"), with 53 bits.
+
+    Args:
+        seeds: N numbers in 0..2^64-1.
+        count: numbers for each.
+    """
+    hashed = hash_positions(np.array(seeds, dtype=np.uint64)[:, None], np.arange(count, dtype=np.uint64))
+    return torch.from_numpy((hashed >> np.uint64(11)) * 2.0**-53)
 
 
 def steer(logits: Tensor, advantages: Tensor, beta: float) -> Tensor:

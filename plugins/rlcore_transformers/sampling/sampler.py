@@ -15,12 +15,12 @@ from rlcore.dropout import eval_mode
 from rlcore.errors import DataError
 from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler
 from rlcore.protocols.decoders import joins
-from rlcore.sampling import check_options, draw_seeds, row_uniforms, takes_waiting
+from rlcore.sampling import check_options, draw_seeds, takes_waiting
 from rlcore.settings import DataConfig, SamplingConfig
 from rlcore.types import Prompt, Trajectories, tensor_on, to_device
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.sampling.active_rows import Running
-from rlcore_transformers.sampling.draw import draw, draw_multinomial
+from rlcore_transformers.sampling.draw import draw, draw_multinomial, row_uniforms
 from rlcore_transformers.sampling.next_token import TokenChooser
 from rlcore_transformers.sampling.record import Record
 from rlcore_transformers.sampling.sampler_options import ALL_ON, SamplerConfig

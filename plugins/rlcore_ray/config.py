@@ -1,0 +1,47 @@
+"""Options of the sampler `ray`; light, so that they can be listed without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import attrs
+
+from rlcore.config import config, option
+
+
+@config
+class RayConfig:
+    """Options of the sampler `ray`."""
+
+    num_actors: int = option(2, "processes that sample, each with a copy of the policy", ge=1, le=4096)
+    address: str | None = option(
+        None, "address of a Ray cluster, such as 10.0.0.5:6379; default: that of the variable RAY_ADDRESS, or else a "
+        "Ray of the run's own on this machine, which ends with it",
+    )  # fmt: skip
+    num_cpus: float = option(
+        1.0, "processors of the cluster that each actor holds; it computes with so many threads, at least one",
+        ge=0, le=1024,
+    )  # fmt: skip
+    num_gpus: float = option(
+        0.0, "GPUs of the cluster that each actor holds; with 0 it samples on the CPU", ge=0, le=16
+    )
+    resources: Mapping[str, float] = option(
+        attrs.Factory(dict),
+        "further resources that each actor holds, such as {sampling: 1}, by which machines are chosen",
+    )
+    placement: Literal["default", "spread"] = option(
+        "default", "how actors are dealt to machines: as Ray does, on few of them, or `spread` over all"
+    )
+    rows: int = option(
+        0, "prompts that an actor samples at a time; 0: a round's prompts are divided evenly among the actors",
+        ge=0, unit="sequences",
+    )  # fmt: skip
+    timeout_s: float = option(
+        1800.0, "longest time for such prompts; an actor that takes longer is replaced, and others sample them",
+        gt=0, le=1e9, unit="seconds",
+    )  # fmt: skip
+    start_timeout_s: float = option(
+        600.0, "longest time for all actors to start, and for one to get new weights", gt=0, le=1e9, unit="seconds"
+    )
+    restarts: int = option(3, "most times that each actor is replaced after it has died", ge=0, le=1000)

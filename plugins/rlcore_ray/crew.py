@@ -1,0 +1,184 @@
+"""The actors of a run: started once, shared by its processes, and given the policy's weights when they have changed."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from rlcore.logging import get_logger
+from rlcore.profiling import phase
+from rlcore.protocols import Policy
+from rlcore_ray import cluster, skeleton
+from rlcore_ray.config import RayConfig
+from rlcore_ray.dispatch import Round
+from rlcore_ray.errors import RayError
+from rlcore_ray.keeper import Keeper, Weights
+from rlcore_ray.worker import SamplingActor
+
+T = TypeVar("T")
+log = get_logger("ray")
+
+
+class Crew:
+    """The actors.
+
+    Args:
+        config: the options.
+
+    Attributes:
+        workers: their handles.
+        returning: those that are being replaced (`Round`).
+        lost: those that are not replaced any more.
+        version: name of the policy's present weights.
+        is_main: whether this process starts actors and sends weights; the others look both up.
+    """
+
+    def __init__(self, config: RayConfig) -> None:
+        self.config, self.workers, self.version, self.is_main = config, list[Any](), "", True
+        self.returning, self.lost = dict[Any, int](), set[int]()
+        self._token, self._address, self._precision = secrets.token_hex(4), config.address, "no"
+        self._keeper: Any = None
+        self._started = False
+        self._policy: weakref.ref[Any] | None = None
+        self._num_policies = 0
+        self._weights: Weights | None = None
+        self._moving: frozenset[str] = frozenset()
+
+    def open(self, ranks: Any) -> None:
+        """Start the actors on process 0 of a run, and let the others find them."""
+        self._precision, self.is_main = ranks.mixed_precision, ranks.is_main
+        ranks.on_main(self._start)
+        self._token, self._address = ranks.broadcast((self._token, ranks.on_main(cluster.cluster_address)))
+        self._start()
+
+    def _start(self) -> None:
+        """Connect, and start the actors or look them up, if this has not happened yet; do not wait for them."""
+        if self.workers:
+            return
+        config = self.config
+        self._started = cluster.connect(self._address, config.num_actors * config.num_cpus) or self._started
+        if not self.is_main:
+            names = [self._name(each) for each in ("keeper", *range(config.num_actors))]
+            self._keeper, *self.workers = [ray.get_actor(name, cluster.NAMESPACE) for name in names]
+            return
+        self._keeper = ray.remote(Keeper).options(
+            name=self._name("keeper"), namespace=cluster.NAMESPACE, num_cpus=0, max_concurrency=1000
+        ).remote()  # fmt: skip
+        self.workers = [self._start_worker(index) for index in range(config.num_actors)]
+
+    def _name(self, what: object) -> str:
+        return f"sampler-{self._token}-{what}"
+
+    def _start_worker(self, index: int) -> Any:
+        config, actor = self.config, cast("Any", ray.remote(SamplingActor))
+        place: Mapping[str, Any] = {"scheduling_strategy": "SPREAD"} if config.placement == "spread" else {}
+        options = actor.options(
+            name=self._name(index), namespace=cluster.NAMESPACE, num_cpus=config.num_cpus, num_gpus=config.num_gpus,
+            resources=dict(config.resources), max_restarts=config.restarts, **place,
+        )  # fmt: skip
+        return options.remote(self._name("keeper"), max(1, int(config.num_cpus)), config.start_timeout_s)
+
+    def renew(self, policy: Policy) -> str:
+        """Publish the policy's present weights if they have changed, and return the name of their version.
+
+        Raises:
+            RayError: the actors do not start in time.
+            ModelError: the policy cannot be sent.
+        """
+        is_first = not self.version
+        self._start()
+        is_new = self._policy is None or self._policy() is not policy
+        if is_new:
+            self._num_policies, self._policy = self._num_policies + 1, weakref.ref(policy)
+        version = f"{self._num_policies}-{policy.version}"
+        if version == self.version:
+            return version
+        if self.is_main:
+            begun = time.perf_counter()
+            with phase("weights"):
+                self._publish(policy, version, is_new=is_new)
+            log.debug("published weights", version=version, seconds=round(time.perf_counter() - begun, 3))
+        self.version = version
+        if is_first:
+            self._await_workers()
+        return version
+
+    def _publish(self, policy: Policy, version: str, *, is_new: bool) -> None:
+        state = skeleton.state_of(policy)
+        kept = self._weights
+        if is_new or kept is None:
+            data = ray.put((skeleton.dump(policy), self._precision))
+            self._moving = frozenset()
+            groups: tuple[Any, ...] = (_put(state, state.keys()),)
+        else:
+            data, groups = kept.policy, self._changed(state, kept.groups)
+        self._weights = Weights(version, data, groups)
+        ray.get(self._keeper.publish.remote(self._weights))
+
+    def _changed(self, state: Mapping[str, Any], groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the objects with present weights: those that have changed before are one object, renewed here."""
+        before: dict[str, skeleton.Array] = ray.get(groups[0])
+        moving = self._moving | {name for name, array in before.items() if not skeleton.equals(array, state[name])}
+        rest = groups[0] if moving == self._moving else _put(state, state.keys() - moving)
+        self._moving = frozenset(moving)
+        return (rest, _put(state, moving)) if moving else (rest,)
+
+    def _await_workers(self) -> None:
+        """Wait until every actor has started.
+
+        Raises:
+            RayError: one has not in time, or cannot.
+        """
+        asked, limit = [each.ready.remote() for each in self.workers], self.config.start_timeout_s
+        ready, missing = ray.wait(asked, num_returns=len(asked), timeout=limit)
+        if missing:
+            raise RayError(
+                f"{len(ready)} of {len(asked)} actors have started in sampler.start_timeout_s = {limit:g} seconds; "
+                f"each needs {self._needs()}, and the cluster has {_room(ray.cluster_resources())}, of which "
+                f"{_room(ray.available_resources())} are free: lower num_actors or what each holds, or add machines"
+            )
+        try:
+            ray.get(ready)
+        except (RayActorError, GetTimeoutError) as error:
+            raise RayError(f"an actor does not start: {_first_line(error)}") from error
+
+    def _needs(self) -> str:
+        config = self.config
+        return _room({"CPU": config.num_cpus, "GPU": config.num_gpus, **config.resources})
+
+    def dispatch(self, parts: Sequence[T], ask: Callable[[Any, T], Any]) -> Round[T]:
+        """Return what deals the parts of a round to the actors."""
+        return Round(self.workers, parts, ask, self.config.timeout_s, self.returning, self.lost)
+
+    def close(self) -> None:
+        """End the actors, and a Ray that was started; a later call starts anew."""
+        if self.is_main and ray.is_initialized():
+            for each in (*self.workers, self._keeper):
+                if each is not None:
+                    with contextlib.suppress(Exception):  # it has ended already
+                        ray.kill(each)
+        self.workers, self._keeper, self.version, self._policy, self._weights = [], None, "", None, None
+        self.returning, self.lost = {}, set()
+        cluster.disconnect(started=self._started)
+        self._started = False
+
+
+def _put(state: Mapping[str, Any], names: Any) -> Any:
+    return ray.put({name: skeleton.to_array(state[name]) for name in names})
+
+
+def _room(resources: Mapping[str, float]) -> str:
+    """Return resources as `CPU 2, GPU 1`, without those that every machine has of itself."""
+    named = {name: value for name, value in resources.items() if value and ":" not in name and "memory" not in name}
+    return ", ".join(f"{name} {value:g}" for name, value in sorted(named.items())) or "none"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]

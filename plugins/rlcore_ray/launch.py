@@ -1,0 +1,252 @@
+"""Start the ranks of a run on the machines of a cluster, pass on signals, and start all again when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rlcore.safe_text import write
+from rlcore_ray import cluster
+from rlcore_ray.agent import ERR, Agent, News
+from rlcore_ray.errors import RayError
+from rlcore_ray.launch_command import Launch
+from rlcore_ray.rank_environment import environments, order
+
+INTERRUPTED = 130
+LISTEN_S = 2.0
+"""How long an actor waits for news of its rank before it answers."""
+POLL_S = 0.3
+"""How long a signal may wait until it is passed on."""
+END_S = 15.0
+"""How long the other ranks may take to end after one has failed: they notice by themselves, and say what they saw."""
+FIRST_TIME = 1 << 63
+
+
+@attrs.frozen
+class End:
+    """How a rank ended.
+
+    Attributes:
+        code: its exit code; negative for a signal.
+        message: its error.
+        time_ns: when it recorded the error; 0 if something else ended it.
+    """
+
+    code: int
+    message: str = ""
+    time_ns: int = FIRST_TIME
+
+
+class Presses:
+    """Signals to this process: the first is passed on, and a second Ctrl-C ends the ranks at once."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Receive signals in the block."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, lambda got, _: self.received.append(got)) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def start(launch: Launch) -> int:
+    """Run a command in several processes of a cluster, and return the exit code, that of the first error.
+
+    Raises:
+        RayError: the cluster cannot be reached, or has no room.
+    """
+    started = cluster.connect(launch.address, launch.processes * launch.cpus)
+    presses, group = Presses(), None
+    try:
+        with presses.caught():
+            group = _reserve(launch)
+            run_id = uuid.uuid4().hex
+            for attempt in range(launch.restarts + 1):
+                ends = _Start(launch, group, run_id, attempt, presses).run()
+                failed = {rank: end for rank, end in enumerate(ends) if end.code}
+                if not failed or presses.received or attempt == launch.restarts:
+                    return INTERRUPTED if presses.received.count(signal.SIGINT) > 1 else _report(failed)
+                first = min(failed, key=lambda rank: failed[rank].time_ns)
+                reason = (
+                    failed[first].message.partition("\n")[0]
+                    or f"rank {first} ended with exit code {failed[first].code}"
+                )
+                again = f"all start again ({attempt + 1} of {launch.restarts})"
+                write(f"rlcore ray: {reason.removeprefix('rlcore: '):.300}; {again}", sys.stderr)
+        raise AssertionError("a loop over at least one attempt returns")
+    finally:
+        if group is not None:
+            with contextlib.suppress(Exception):  # the cluster is gone
+                remove_placement_group(group)
+        cluster.disconnect(started=started)
+
+
+def _reserve(launch: Launch) -> Any:
+    """Return the places that the ranks hold, once the cluster has room.
+
+    Raises:
+        RayError: it has none in time.
+    """
+    room = ray.cluster_resources()
+    gpus = (1.0 if room.get("GPU") else 0.0) if launch.gpus is None else launch.gpus
+    needs = {name: amount for name, amount in (("CPU", launch.cpus), ("GPU", gpus)) if amount}
+    needs = needs or {"memory": 1.0}  # Ray refuses a place that holds nothing
+    group = placement_group([needs] * launch.processes, strategy="SPREAD" if launch.spread else "PACK")
+    try:
+        ray.get(group.ready(), timeout=launch.start_timeout_s)
+    except GetTimeoutError:
+        free = ray.available_resources()
+        remove_placement_group(group)
+        listed = ", ".join(f"{name} {free.get(name, 0):g} of {room.get(name, 0):g}" for name in needs)
+        wanted = ", ".join(f"{name} {amount:g}" for name, amount in needs.items())
+        raise RayError(
+            f"the cluster has no room for {launch.processes} processes with {wanted} each within --start-timeout "
+            f"{launch.start_timeout_s:g} seconds; free are {listed}: lower --processes, --cpus or --gpus, or add "
+            "machines"
+        ) from None
+    return group
+
+
+class _Start:
+    """One start of all ranks."""
+
+    def __init__(self, launch: Launch, group: Any, run_id: str, attempt: int, presses: Presses) -> None:
+        self.launch, self.presses, self._attempt, self._run_id = launch, presses, attempt, run_id
+        actor: Any = ray.remote(Agent)
+        strategies = [PlacementGroupSchedulingStrategy(group, index) for index in range(launch.processes)]
+        self.agents: list[Any] = [
+            actor.options(num_cpus=0, max_concurrency=4, scheduling_strategy=each).remote() for each in strategies
+        ]
+        self.ends: dict[int, End] = {}
+        self._passed_on, self._is_killing = 0, False
+        self._failed_at: float | None = None
+
+    def run(self) -> list[End]:
+        """Return how each rank ended."""
+        try:
+            self._start()
+            self._follow()
+        finally:
+            self._end_agents()
+        return [self.ends[rank] for rank in range(len(self.agents))]
+
+    def _start(self) -> None:
+        """Start the ranks, on the machines on which the actors are.
+
+        Raises:
+            RayError: an actor does not start, or its machine lacks the working folder.
+        """
+        try:
+            places = ray.get([each.place.remote() for each in self.agents], timeout=self.launch.start_timeout_s)
+            by_rank = order(places)
+            self.agents, places = [self.agents[index] for index in by_rank], [places[index] for index in by_rank]
+            variables = environments(places, run_id=self._run_id, attempt=self._attempt, restarts=self.launch.restarts)
+            threads = {"OMP_NUM_THREADS": str(max(1, int(self.launch.cpus)))}
+            common = {**threads, **self.launch.forwarded(), "RAY_ADDRESS": cluster.cluster_address()}
+            folder = str(Path.cwd())
+            starts = [
+                agent.start.remote(list(self.launch.words), {**common, **own}, folder)
+                for agent, own in zip(self.agents, variables, strict=True)
+            ]
+            ray.get(starts, timeout=self.launch.start_timeout_s)
+        except RayTaskError as error:
+            raise RayError(f"a process cannot be started: {error.cause}") from error
+        except (RayActorError, GetTimeoutError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise RayError(f"a process cannot be started: its actor is lost ({reason:.300})") from error
+
+    def _follow(self) -> None:
+        """Print what the ranks write until all have ended."""
+        listening = {self._listen(rank): rank for rank in range(len(self.agents))}
+        while listening:
+            done, _ = ray.wait(list(listening), timeout=POLL_S)
+            for reference in done:
+                rank = listening.pop(reference)
+                end = self._take(rank, reference)
+                if end is None:
+                    listening[self._listen(rank)] = rank
+                else:
+                    self.ends[rank] = end
+                    if end.code and self._failed_at is None:
+                        self._failed_at = time.monotonic()
+            self._pass_on()
+            if self._failed_at is not None and time.monotonic() > self._failed_at + END_S:
+                self._kill()
+
+    def _listen(self, rank: int) -> Any:
+        return self.agents[rank].listen.remote(LISTEN_S)
+
+    def _take(self, rank: int, reference: Any) -> End | None:
+        """Print news of a rank, and return how it ended; None if it still runs."""
+        try:
+            news: News = ray.get(reference)
+        except RayActorError:
+            return End(1, f"RayError: rank {rank} is lost: its machine, or the actor that ran it, has ended", 0)
+        for number, text in news.written:
+            stream = sys.stderr if number == ERR else sys.stdout
+            stream.buffer.write(text)
+            stream.flush()
+        if news.code is None:
+            return None
+        if news.code < 0 and not self._is_killing:
+            return End(news.code, _describe(rank, -news.code), 0)
+        error: Mapping[str, Any] = news.error or {}
+        message, code = str(error.get("message", "")), int(error.get("code", news.code))
+        return End(code, message, int(error.get("time_ns", FIRST_TIME)))
+
+    def _pass_on(self) -> None:
+        """Pass a signal on to the ranks, which finish their step, save and end; end them at a second Ctrl-C."""
+        if self.presses.received.count(signal.SIGINT) > 1:
+            self._kill()
+        elif self.presses.received and not self._passed_on:
+            self._passed_on = self.presses.received[0]
+            for agent in self.agents:
+                agent.signal.remote(self._passed_on)
+
+    def _kill(self) -> None:
+        if self._is_killing:
+            return
+        self._is_killing = True
+        for agent in self.agents:
+            agent.end.remote()
+
+    def _end_agents(self) -> None:
+        ended = [agent.end.remote() for agent in self.agents]
+        ray.wait(ended, num_returns=len(ended), timeout=END_S)
+        for agent in self.agents:
+            with contextlib.suppress(Exception):  # it has ended already
+                ray.kill(agent)
+
+
+def _describe(rank: int, number: int) -> str:
+    hint = ", as for lack of memory" if number == signal.SIGKILL else ""
+    return f"rlcore: rank {rank} was ended by {signal.Signals(number).name}{hint}"
+
+
+def _report(failed: Mapping[int, End]) -> int:
+    """Print the first error, and return its exit code."""
+    if not failed:
+        return 0
+    first = min(failed.values(), key=lambda end: end.time_ns)
+    if first.message:
+        write(first.message, sys.stderr)
+    return first.code if first.code > 0 else 1

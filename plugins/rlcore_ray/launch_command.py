@@ -1,0 +1,99 @@
+"""The command `rlcore ray`; light: Ray is imported on use."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import attrs
+
+FORWARDED = ("RLCORE_", "HF_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_PARALLELISM")
+"""Beginnings of the names of variables that ranks get from the environment of the command."""
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """What to start.
+
+    Attributes:
+        words: the arguments of `rlcore`.
+        processes: number of ranks.
+        address: of the cluster; None takes RAY_ADDRESS, or starts a Ray on this machine.
+        cpus: processors that each rank holds.
+        gpus: GPUs that each rank holds; None is one if the cluster has GPUs.
+        spread: whether ranks are dealt to many machines; else they are kept on few.
+        restarts: how often all ranks are started again after one has failed.
+        env: names of further variables that ranks get.
+        start_timeout_s: longest time until the cluster has room.
+    """
+
+    words: Sequence[str]
+    processes: int
+    address: str | None = None
+    cpus: float = 1.0
+    gpus: float | None = None
+    spread: bool = False
+    restarts: int = 0
+    env: Sequence[str] = ()
+    start_timeout_s: float = 600.0
+
+    def forwarded(self) -> dict[str, str]:
+        """Return the variables that ranks get from this process."""
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(FORWARDED) or name in self.env
+        }  # fmt: skip
+
+
+def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of `rlcore ray` to its parser, and return the function that runs it."""
+    parser.description = (
+        "Run a command of rlcore in several processes on the machines of a Ray cluster, as torchrun does on machines "
+        "where it is started: rlcore ray --processes 16 train run.yaml run.shard=fsdp. Machines need the same "
+        "installation and, under the same paths, the same files. Without a cluster it uses this machine."
+    )
+    parser.add_argument("--processes", type=partial(_number, least=1), required=True, help="processes, all machines")
+    parser.add_argument("--address", help="of the cluster, such as 10.0.0.5:6379 (default: that of RAY_ADDRESS)")
+    parser.add_argument("--cpus", type=float, default=1.0, help="processors that each process holds (default: 1)")
+    parser.add_argument(
+        "--gpus", type=float, help="GPUs that each process holds (default: 1 if the cluster has GPUs, else 0)"
+    )
+    parser.add_argument("--spread", action="store_true", help="deal processes to many machines, not to few")
+    parser.add_argument(
+        "--restarts", type=partial(_number, least=0), default=0,
+        help="how often all processes are started again after one has failed (default: 0); with run.resume=auto and "
+        "run.name they continue from the newest checkpoint",
+    )  # fmt: skip
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME",
+        help=f"a variable that processes get from here, beside {', '.join(FORWARDED)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--start-timeout", type=float, default=600.0, metavar="SECONDS", help="longest time until there is room"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="a command of rlcore")
+    return partial(_run, parser)
+
+
+def _number(text: str, *, least: int) -> int:
+    value = int(text)
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value}: must be at least {least}")
+    return value
+
+
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    if not arguments.command:
+        parser.error("no command: write it after the options, such as rlcore ray --processes 2 train run.yaml")
+    from rlcore_ray.launch import start
+
+    return start(
+        Launch(
+            words=arguments.command, processes=arguments.processes, address=arguments.address, cpus=arguments.cpus,
+            gpus=arguments.gpus, spread=arguments.spread, restarts=arguments.restarts, env=arguments.env,
+            start_timeout_s=arguments.start_timeout,
+        )
+    )  # fmt: skip

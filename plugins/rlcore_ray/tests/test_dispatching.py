@@ -1,0 +1,127 @@
+"""Tests of rounds in which actors die, answer late, or answer in another order; Ray is a stand-in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ray_stand_in import StandInRay
+
+from rlcore.errors import DataError
+from rlcore.sampling import derive_seeds, sample
+from rlcore.settings import SamplingConfig
+from rlcore.types import Trajectories
+from rlcore_ray.config import RayConfig
+from rlcore_ray.errors import RayError
+from rlcore_ray.ray_sampler import RaySampler
+from rlcore_testing.rig.policies import perturb
+from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
+
+PROMPTS = make_prompts(TEXTS * 3)
+SEEDS = derive_seeds(1, range(len(PROMPTS)))
+SAMPLING = SamplingConfig(max_new_tokens=6)
+
+
+def sampled(sampler: RaySampler, policy: Any = None, **options: Any) -> Trajectories:
+    return sampler(policy or make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS, **options)
+
+
+def assert_bits_equal(one: Trajectories, other: Trajectories) -> None:
+    assert one.columns.keys() == other.columns.keys()
+    for name in ("tokens", "mask", "action_mask", "ended"):
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+    for name in one.columns:
+        assert torch.equal(one[name], other[name]), name
+
+
+@pytest.mark.parametrize("faults", [["dies"], ["", "dies", "dies", "dies"], ["late"], ["late", "dies", "", "late"]])
+def test_a_round_in_which_actors_fail_has_the_same_bits(no_ray: StandInRay, faults: list[str]) -> None:
+    config = RayConfig(num_actors=2, rows=5, timeout_s=3.0)
+    calm = sampled(RaySampler(config))
+    no_ray.faults.extend(faults)
+    assert_bits_equal(sampled(RaySampler(config)), calm)
+    assert no_ray.num_deaths == len([fault for fault in faults if fault])
+
+
+def test_the_number_of_actors_and_the_order_of_their_answers_change_no_bit(no_ray: StandInRay) -> None:
+    one = sampled(RaySampler(RayConfig(num_actors=1, rows=5)))
+    no_ray.last_first = True
+    assert_bits_equal(sampled(RaySampler(RayConfig(num_actors=3, rows=5))), one)
+
+
+def test_one_actor_has_the_bits_of_one_process(no_ray: StandInRay) -> None:
+    policy = make_policy(value_head=True)
+    local = sample(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert "values" in local
+    assert_bits_equal(sampled(RaySampler(RayConfig(num_actors=1)), policy), local)
+
+
+def test_rows_are_reported_once_each_as_they_arrive(no_ray: StandInRay) -> None:
+    no_ray.faults.extend(["", "dies"])
+    reported: list[tuple[list[int], Trajectories]] = []
+    whole = sampled(RaySampler(RayConfig(num_actors=2, rows=8)), on_batch=lambda *part: reported.append(part))
+    assert sorted(row for rows, _ in reported for row in rows) == list(range(len(PROMPTS)))
+    for rows, part in reported:
+        assert part.action_tokens == [whole.action_tokens[row] for row in rows]
+
+
+def test_actors_that_die_more_often_than_allowed_end_the_round(no_ray: StandInRay) -> None:
+    no_ray.faults.extend(["dies"] * 3)
+    with pytest.raises(RayError, match=r"all 1 actors have died more often than sampler\.restarts allows"):
+        sampled(RaySampler(RayConfig(num_actors=1, restarts=2)))
+
+
+def test_an_actor_that_is_gone_for_good_is_asked_no_more(no_ray: StandInRay) -> None:
+    sampler = RaySampler(RayConfig(num_actors=2, rows=5, restarts=0))
+    policy, calm = make_policy(), sampled(RaySampler(RayConfig(num_actors=2, rows=5)))
+    no_ray.faults.append("dies")
+    for _ in range(2):
+        assert_bits_equal(sampled(sampler, policy), calm)
+    assert no_ray.num_deaths == 1
+
+
+def test_prompts_that_no_actor_survives_end_the_round(no_ray: StandInRay) -> None:
+    no_ray.faults.extend(["dies"] * 4)
+    with pytest.raises(RayError, match="prompts of a round were lost with 4 actors, the last time because"):
+        sampled(RaySampler(RayConfig(num_actors=1, restarts=9)))
+
+
+def test_what_an_actor_raises_is_raised_here(no_ray: StandInRay) -> None:
+    mask = torch.ones(3, 3, dtype=torch.bool)
+    with pytest.raises(DataError, match="logit_mask: has 3 rows and 3 columns"):
+        sampled(RaySampler(RayConfig(num_actors=1)), logit_mask=mask)
+
+
+def test_an_error_names_the_row_of_the_round(no_ray: StandInRay) -> None:
+    prompts = [*PROMPTS, *make_prompts(("a" * 64,))]
+    with pytest.raises(DataError, match=r"prompts\[24\] has 64 tokens"):
+        RaySampler(RayConfig(num_actors=2))(make_policy(), prompts, SAMPLING)
+
+
+def test_only_weights_that_change_are_sent_again(no_ray: StandInRay) -> None:
+    policy, sampler = make_policy(), RaySampler(RayConfig(num_actors=2))
+    sampled(sampler, policy)
+    whole = sum(each.nbytes for each in policy.module.parameters())
+    assert whole <= no_ray.num_bytes < 1.1 * whole  # buffers are sent too
+    first = no_ray.num_bytes
+    sampled(sampler, policy)
+    assert no_ray.num_bytes == first
+    head = policy.module.get_parameter("model.transformer.ln_f.bias")
+    for times in range(3):
+        before = no_ray.num_bytes
+        with torch.no_grad():
+            head += 0.1
+        policy.version += 1
+        local = sample(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+        assert sampled(sampler, policy).action_tokens == local.action_tokens
+        sent = no_ray.num_bytes - before
+        assert sent == (head.nbytes if times else first)  # the first time, what stays is put apart once
+
+
+def test_two_policies_may_be_sampled_in_turn(no_ray: StandInRay) -> None:
+    sampler, one, other = RaySampler(RayConfig(num_actors=2)), make_policy(), make_policy()
+    perturb(other)
+    for policy in (one, other, one):
+        local = sample(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+        assert sampled(sampler, policy).action_tokens == local.action_tokens

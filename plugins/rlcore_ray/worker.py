@@ -1,0 +1,101 @@
+"""What runs in Ray's actors: sampling with a copy of the policy, whose weights follow those of the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from torch import Tensor
+
+from rlcore.sampling import sample
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt, Trajectories
+from rlcore_ray import skeleton
+from rlcore_ray.cluster import NAMESPACE
+from rlcore_ray.keeper import Weights
+
+Packed = dict[str, np.ndarray[Any, Any]]
+
+
+class SamplingActor:
+    """An actor that samples.
+
+    Args:
+        keeper: the name of the keeper.
+        threads: threads that it computes with.
+        patience_s: longest time to wait for weights.
+    """
+
+    def __init__(self, keeper: str, threads: int, patience_s: float) -> None:
+        torch.set_num_threads(threads)
+        self._keeper: Any = ray.get_actor(keeper, NAMESPACE)
+        self._patience_s = patience_s
+        self._version, self._policy_id, self._loaded = "", "", set[str]()
+        self._policy: Any = None
+        self._tensors: dict[str, Tensor] = {}
+        self._device = torch.device("cuda" if ray.get_gpu_ids() else "cpu")
+
+    def ready(self) -> int:
+        """Return the id of this process, once it can sample."""
+        return os.getpid()
+
+    def sample(
+        self,
+        version: str,
+        tokens: Sequence[Sequence[int]],
+        sampling: SamplingConfig,
+        seeds: Sequence[int] | None,
+        logit_mask: Tensor | None,
+    ) -> Packed:
+        """Continue prompts with the weights of a version, as `rlcore.sampling.sample` does in one process.
+
+        Args:
+            version: of the weights.
+            tokens: B prompts.
+            sampling: the options, `eos_token_ids` included.
+            seeds: a seed for each prompt; None where none is needed.
+            logit_mask: bool[V, V], or None.
+        """
+        if version != self._version:
+            self._renew(version)
+        prompts = [Prompt(text="", tokens=tuple(each)) for each in tokens]
+        return pack(sample(self._policy, prompts, sampling, row_seeds=seeds, logit_mask=logit_mask))
+
+    def _get(self, reference: Any) -> Any:
+        return ray.get(reference, timeout=self._patience_s)
+
+    def _renew(self, version: str) -> None:
+        weights: Weights = self._get(self._keeper.fetch.remote(version))
+        self._version = ""  # until all of the new ones are there
+        if weights.policy.hex() != self._policy_id:
+            data, precision = self._get(weights.policy)
+            self._policy, self._tensors = skeleton.load(data, mixed_precision=precision)
+            self._policy_id, self._loaded = weights.policy.hex(), set()
+            self._policy.to(self._device)
+            named = [*self._policy.module.named_parameters(), *self._policy.module.named_buffers()]
+            self._tensors = {name: each.detach() for name, each in named}
+        for group in weights.groups:
+            if group.hex() not in self._loaded:
+                skeleton.fill(self._tensors, self._get(group))
+        self._loaded = {group.hex() for group in weights.groups}
+        self._policy.version += 1
+        self._version = version
+
+
+def pack(batch: Trajectories) -> Packed:
+    """Return the arrays of trajectories on the CPU."""
+    own = {"tokens": batch.tokens, "mask": batch.mask, "action_mask": batch.action_mask, "ended": batch.ended}
+    columns = {f"columns.{name}": column for name, column in batch.columns.items()}
+    return {name: array.cpu().numpy() for name, array in (own | columns).items()}
+
+
+def unpack(packed: Packed, device: torch.device) -> Trajectories:
+    """Return trajectories on a device."""
+    arrays = {name: torch.tensor(array).to(device) for name, array in packed.items()}
+    columns = {name.partition(".")[2]: array for name, array in arrays.items() if name.startswith("columns.")}
+    own = {name: array for name, array in arrays.items() if not name.startswith("columns.")}
+    return Trajectories(**own, columns=columns)

@@ -1,0 +1,65 @@
+"""Laws of the labelled runs: there are enough of them, and the documentation states the error rates they give."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from labelled import RUNS, LabelledRun, all_runs, read_run, write_run
+from rates import FRESH, PAGE, all_rates, in_page, problems, rates, table
+
+from rlcore_report.health import causes
+
+ALL = all_runs()
+CAUSES = {value for name, value in vars(causes).items() if name.isupper()}
+
+
+def test_the_documentation_states_the_rates_that_are_computed() -> None:
+    assert in_page(PAGE.read_text(encoding="utf-8")) == table()
+
+
+def test_there_are_good_and_broken_runs_of_every_trainer_in_less_than_a_megabyte() -> None:
+    trained = [run for run in ALL if run.made == "trained"]
+    assert sum(not run.cause for run in trained) >= 10
+    assert sum(bool(run.cause) for run in trained) >= 30
+    for part in (True, False):
+        assert {run.scenario.partition("-")[0] for run in trained if bool(run.cause) is part} == {
+            "sft", "dpo", "reward", "ppo", "grpo", "rft", "ilql"
+        }  # fmt: skip
+    assert sum(file.stat().st_size for file in RUNS.glob("*.jsonl")) < 1_000_000
+    assert {run.cause for run in ALL if run.cause} <= CAUSES
+
+
+def test_every_scenario_is_trained_for_the_rules_and_again_to_measure_them() -> None:
+    counts = Counter((run.scenario, run.seed >= FRESH) for run in ALL if run.made == "trained")
+    assert all(counts[scenario, not measured] > 0 for scenario, measured in counts)
+
+
+def test_on_runs_that_the_rules_were_not_made_on_few_are_missed_and_most_causes_are_right() -> None:
+    _, measured, _ = all_rates()
+    assert measured.false_alarms <= 2
+    assert measured.missed <= 2 / 30 * measured.num_broken
+    assert measured.right_cause >= 25 / 30 * measured.num_broken
+
+
+@pytest.mark.parametrize("cause", ["", "entropy"])
+def test_a_wrong_label_is_counted_as_an_error(cause: str) -> None:
+    broken = next(run for run in ALL if run.cause and problems(run)[0].cause != "entropy")
+    relabelled = LabelledRun(
+        name="x", scenario="x", seed=0, cause=cause, made="trained", config=broken.config, metrics=broken.metrics
+    )
+    found = rates("one", [relabelled])
+    assert (found.num_good, found.false_alarms) == ((1, 1) if not cause else (0, 0))
+    assert (found.num_broken, found.missed, found.right_cause) == ((1, 0, 0) if cause else (0, 0, 0))
+
+
+def test_a_run_that_is_written_is_read_again(tmp_path: Path) -> None:
+    rows = [{"step": 0, "eval/loss": 2.0}, *({"step": i, "loss/total": 1.23456 / i, "lr": 1e-4} for i in (1, 2, 3))]
+    about = {"scenario": "sft-x", "seed": 3, "cause": "", "made": "trained"}
+    write_run(tmp_path / "x.jsonl", about, rows, {"trainer": {"name": "sft", "optimizer": {"lr": 1e-4}}, "run": {}})
+    found = read_run(tmp_path / "x.jsonl")
+    assert (found.scenario, found.seed, found.config["trainer"]["optimizer"]["lr"]) == ("sft-x", 3, 1e-4)
+    assert found.metrics["loss/total"].values.tolist() == [1.235, 0.6173, 0.4115]
+    assert found.metrics["lr"].values.tolist() == [1e-4] * 3
+    assert found.metrics["eval/loss"].steps.tolist() == [0]
