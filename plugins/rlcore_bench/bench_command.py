@@ -16,7 +16,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     parser.description = (
         "Build two versions of the repository in this folder, each in a virtual environment of its own, train with "
         "both alternately, and print whether learning, CPU time, wall time and peak memory are better, "
-        "the same or worse."
+        "the same or worse, and how small a change would have been found. Ctrl-C compares what has run."
     )
     parser.add_argument("--against", required=True, metavar="GITREF", help="the older version: branch, tag or hash")
     parser.add_argument(
@@ -27,6 +27,11 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
         help=f"one of {names}, or a Python file such as theirs; repeatable; default: all of them",
     )  # fmt: skip
     parser.add_argument("--seeds", type=_seeds, default=5, metavar="N", help="runs of each version; default: 5")
+    parser.add_argument(
+        "--until", type=_share, metavar="PERCENT",
+        help="run further seeds until a change of the CPU time of steps by so much, such as 5%%, would be found in 80 "
+        "of 100 comparisons; at most 100",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="less work, for a first look")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="folder with rt_polarity.jsonl, for `reviews`")
     parser.add_argument(
@@ -46,7 +51,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     from rlcore.errors import ConfigError
     from rlcore.loggers.terminal import make_console
+    from rlcore.safe_text import write
     from rlcore_bench.contest import Contest
+    from rlcore_bench.power import say_power
     from rlcore_bench.source_tree import Repository
 
     standard = standard_cases()
@@ -69,9 +76,16 @@ def _bench(arguments: argparse.Namespace) -> int:
         with TemporaryDirectory(prefix="rlcore-bench-") as scratch:
             contest = Contest(repository, versions, Path(scratch), console=make_console())
             contest.build()
-            for name, file in cases.items():
-                contest.run(name, file.resolve(), seeds=arguments.seeds, quick=arguments.quick, data=arguments.data)
-            contest.report(arguments.out)
+            write(say_power(arguments.seeds))
+            try:
+                for name, file in cases.items():
+                    contest.run(
+                        name, file.resolve(), seeds=arguments.seeds, quick=arguments.quick, data=arguments.data,
+                        until=arguments.until,
+                    )  # fmt: skip
+            finally:  # also after Ctrl-C
+                if contest.measures or contest.failures:
+                    contest.report(arguments.out)
     finally:
         signal.signal(signal.SIGTERM, before)
     return int(bool(contest.failures))
@@ -81,3 +95,13 @@ def _seeds(text: str) -> int:
     if not (text.isdecimal() and int(text) > 1):
         raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, at least 2: an interval needs two pairs")
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a percentage above 0 and below 100, such as 5%")
+    return share

@@ -96,4 +96,5 @@ def _measure(measure: Measure) -> dict[str, Any]:
         "change": measure.shown_change,
         "count": measure.count,
         "word": measure.word,
+        "visible": measure.shown_visible,
     }

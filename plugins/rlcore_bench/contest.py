@@ -13,13 +13,16 @@ from rich.text import Text
 from rlcore.safe_text import visible
 from rlcore_bench.bench_page import METHOD, CaseRuns, bench_page
 from rlcore_bench.duel import Duel, Figures, RunFailed, measure
-from rlcore_bench.measure import RESOURCES, Measure, compare_learning, compare_resource, learning_figures
+from rlcore_bench.measure import RESOURCES, STEPS, Measure, compare_learning, compare_resource, learning_figures
 from rlcore_bench.source_tree import Repository, Version
 from rlcore_bench.tree_environment import build_wheels, find_dists, make_environment
 from rlcore_report.run_record import write_page
 from rlcore_report.series import read_series
 
 PROGRAM = "timed_case.py"
+MOST_SEEDS = 100
+"""Pairs after which `until` gives up."""
+FEWEST_PAIRS = 2
 SIDES = ("theirs", "ours")
 """The older version and the newer one, as sides of a duel."""
 COLOURS = {"better": "green", "same": "dim", "worse": "red"}
@@ -60,8 +63,22 @@ class Contest:
             wheels = build_wheels(dists[side].items(), self.folder / f"wheels-{side}", label=version.label)
             self.pythons[side] = make_environment(self.folder / f"env-{side}", wheels, without=without)
 
-    def run(self, name: str, file: Path, *, seeds: int, quick: bool, data: Path | None) -> None:
-        """Run a case with each seed in both versions, and compare; a failure is kept, and printed."""
+    def run(
+        self, name: str, file: Path, *, seeds: int, quick: bool, data: Path | None, until: float | None = None
+    ) -> None:
+        """Run a case with each seed in both versions, and compare; a failure is kept, and printed.
+
+        Args:
+            name: the name of the case.
+            file: its file.
+            seeds: pairs of runs; with `until`, at least so many.
+            quick: whether the case is to do less work.
+            data: a folder of texts, if there is one.
+            until: the relative change of the CPU time that the pairs are to show; more run until they can.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; the pairs that are complete are compared first.
+        """
         folders = {side: self.folder / "runs" / name / side for side in SIDES}
         options = [*(["--quick"] if quick else []), *(["--data", str(data.resolve())] if data else [])]
         argv = {
@@ -77,25 +94,44 @@ class Contest:
                 "PYTHONNOUSERSITE": "1",
             },
         )  # fmt: skip
+        pairs: list[dict[str, Figures]] = []
+
+        def is_enough() -> bool:
+            return until is not None and len(pairs) >= seeds and shows(pairs, until)
+
+        repeats = seeds if until is None else max(seeds, MOST_SEEDS)
         try:
-            pairs = measure(duel, self.folder, scripts=Path(__file__).parent, repeats=seeds, told=self._tell)["runs"]
-            runs = {side: [folders[side] / str(seed) / "run" for seed in range(seeds)] for side in SIDES}
-            found = list(compare(name, pairs, *(runs[side] for side in SIDES)))
+            measure(
+                duel, self.folder, scripts=Path(__file__).parent, repeats=repeats, told=self._tell, pairs=pairs,
+                is_enough=is_enough,
+            )  # fmt: skip
+            self._compare(name, file, pairs, folders)
         except RunFailed as failure:
             self.failures[name] = self._with_labels(str(failure))
             self._print(f"{name}: {self.failures[name]}", style="red")
-            return
-        self.measures += found
+        except KeyboardInterrupt:
+            if len(pairs) >= FEWEST_PAIRS:
+                self._print(f"{name}: interrupted after {len(pairs)} pairs, which are compared", style="red")
+                self._compare(name, file, pairs, folders)
+            raise
+        if until is not None and name not in self.failures and not shows(pairs, until):
+            self._print(f"{name}: {len(pairs)} pairs cannot show a change of {until:.1%}: the machine is too noisy")
+
+    def _compare(self, name: str, file: Path, pairs: Sequence[dict[str, Figures]], folders: dict[str, Path]) -> None:
+        runs = {side: [folders[side] / str(seed) / "run" for seed in range(len(pairs))] for side in SIDES}
+        self.measures += compare(name, pairs, *(runs[side] for side in SIDES))
         self.cases.append(CaseRuns(name, title_of(file), runs["theirs"], runs["ours"]))
 
     def report(self, file: Path) -> None:
         """Print the table, and write the page."""
-        table = Table("case", "measure", *(version.label for version in self.versions), "change", "", box=None)
+        labels = (version.label for version in self.versions)
+        table = Table("case", "measure", *labels, "change", "", "could be seen", box=None)
         for each in self.measures:
             numbers = [f"{number:.4g}" for number in (each.before, each.after)]
             table.add_row(
-                *map(Text, (each.case, each.name, *numbers, each.shown_change)), Text(each.word, COLOURS[each.word])
-            )
+                *map(Text, (each.case, each.name, *numbers, each.shown_change)), Text(each.word, COLOURS[each.word]),
+                Text(each.shown_visible, "dim"),
+            )  # fmt: skip
         if self.measures:
             self.console.print(table)
             self._print(METHOD, style="dim")
@@ -143,7 +179,19 @@ def compare(
     for name in found[0][0]:
         yield compare_learning(case, name, *([run[name] for run in runs] for runs in found), better=better)
     for name, title in RESOURCES.items():
-        yield compare_resource(case, title, *([pair[side][name] for pair in pairs] for side in SIDES))
+        if has_figure(pairs, name):
+            yield compare_resource(case, title, *([pair[side][name] for pair in pairs] for side in SIDES))
+
+
+def has_figure(pairs: Sequence[dict[str, Figures]], name: str) -> bool:
+    """Return whether all runs have a figure; one of a few lines of metrics has no CPU time of steps."""
+    return all(pair[side].get(name) for pair in pairs for side in SIDES)
+
+
+def shows(pairs: Sequence[dict[str, Figures]], change: float) -> bool:
+    """Return whether the pairs are so many, and vary so little, that they show a relative change of the CPU time."""
+    name = STEPS if has_figure(pairs, STEPS) else "cpu_s"
+    return compare_resource("", name, *([pair[side][name] for pair in pairs] for side in SIDES)).visible <= change
 
 
 def title_of(file: Path) -> str:

@@ -95,7 +95,14 @@ def run_python(
 
 
 def measure(
-    duel: Duel, folder: Path, *, scripts: Path, repeats: int, told: Callable[[str], None] = lambda _: None
+    duel: Duel,
+    folder: Path,
+    *,
+    scripts: Path,
+    repeats: int,
+    told: Callable[[str], None] = lambda _: None,
+    pairs: list[dict[str, Figures]] | None = None,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> Figures:
     """Run both programs `repeats` times alternately, and summarise the figures.
 
@@ -105,11 +112,13 @@ def measure(
         scripts: folder of the programs.
         repeats: pairs; every second pair starts with the other program, so that drift of the machine affects both.
         told: called with a description of the next run.
+        pairs: receives the figures of each pair as soon as both have run.
+        is_enough: asked after each pair whether to end early.
 
     Raises:
         RunFailed: a program failed, or printed no line of figures.
     """
-    pairs: list[dict[str, Figures]] = []
+    pairs = [] if pairs is None else pairs
     sides: list[tuple[str, Sequence[str], str | None]] = [("ours", duel.ours, duel.ours_python)]
     if duel.theirs is not None:
         sides.append(("theirs", duel.theirs, duel.theirs_python))
@@ -124,6 +133,8 @@ def measure(
             except RunFailed as failure:
                 raise RunFailed(f"{side}, {repeat + 1} of {repeats}: {failure}") from failure
         pairs.append(pair)
+        if is_enough():
+            break
     return {**summarise(duel, pairs), "runs": pairs}
 
 

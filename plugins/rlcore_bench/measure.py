@@ -3,22 +3,28 @@
 A pair is one seed, with which both versions ran. The interval is Student's 95 % interval of the mean of the paired
 differences; of times and memory, of the logarithms of the ratios. A difference counts if the interval excludes 0 and
 the mean difference is at least `FLOOR` of the older version's mean: with many measures, some intervals exclude 0 by
-chance, mostly narrowly.
+chance, mostly narrowly. How small a change the pairs could show is computed in `power`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import stdev
 from typing import Literal
 
 import attrs
 
+from rlcore_bench.power import visible_change
 from rlcore_report.series import Series
 from rlcore_report.variants import paired
 
 FLOOR = 0.01
-RESOURCES = {"cpu_s": "CPU time, s", "wall_s": "wall time, s", "peak_rss_mb": "peak memory, MB"}
+STEPS = "step_cpu_s"
+RESOURCES = {
+    STEPS: "CPU time of steps, s", "cpu_s": "CPU time in all, s", "wall_s": "wall time, s",
+    "peak_rss_mb": "peak memory, MB",
+}  # fmt: skip
 """The resources of a run, by their names in the figures of `timed_case`; less of each is better."""
 Better = Literal["more", "less"]
 Word = Literal["better", "same", "worse"]
@@ -36,6 +42,7 @@ class Measure:
         is_ratio: whether the change is relative.
         count: the number of seeds.
         word: whether the newer version is better, the same or worse.
+        visible: the smallest change that as many seeds find in 80 of 100 comparisons with the same noise.
     """
 
     case: str
@@ -48,6 +55,7 @@ class Measure:
     is_ratio: bool
     count: int
     word: Word
+    visible: float
 
     @property
     def shown_change(self) -> str:
@@ -56,16 +64,33 @@ class Measure:
             return f"{self.change:+.1%} ({self.low:+.1%} to {self.high:+.1%})"
         return f"{self.change:+.3g} ({self.low:+.3g} to {self.high:+.3g})"
 
+    @property
+    def shown_visible(self) -> str:
+        """Return the smallest visible change as text."""
+        return f"{self.visible:.1%}" if self.is_ratio else f"{self.visible:.2g}"
+
 
 def compare_resource(case: str, name: str, before: Sequence[float], after: Sequence[float]) -> Measure:
     """Compare times or memory by the ratios of pairs; less is better."""
-    found = paired(name, "seeds", [math.log(each) for each in before], [math.log(each) for each in after])
+    logs = [[math.log(each) for each in side] for side in (before, after)]
+    found = paired(name, "seeds", *logs)
     change, low, high = (
         math.expm1(log) for log in (found.mean, found.mean - found.half_width, found.mean + found.half_width)
     )
     means = _mean(before), _mean(after)
     word = _word(low, high, large=abs(change) >= FLOOR, better="less")
-    return Measure(case, name, *means, change, low, high, is_ratio=True, count=found.count, word=word)
+    return Measure(
+        case,
+        name,
+        *means,
+        change,
+        low,
+        high,
+        is_ratio=True,
+        count=found.count,
+        word=word,
+        visible=math.expm1(_visible(*logs)),
+    )
 
 
 def compare_learning(
@@ -75,12 +100,30 @@ def compare_learning(
     found = paired(name, "seeds", before, after)
     low, high = found.mean - found.half_width, found.mean + found.half_width
     word = _word(low, high, large=abs(found.mean) >= FLOOR * abs(found.a), better=better)
-    return Measure(case, name, found.a, found.b, found.mean, low, high, is_ratio=False, count=found.count, word=word)
+    return Measure(
+        case,
+        name,
+        found.a,
+        found.b,
+        found.mean,
+        low,
+        high,
+        is_ratio=False,
+        count=found.count,
+        word=word,
+        visible=_visible(before, after),
+    )
 
 
 def learning_figures(metric: str, series: Series) -> dict[str, float]:
     """Return how good a run became, and how good it was on average, which tells how fast it learned."""
     return {f"{metric}, last fifth": float(series.late.mean()), f"{metric}, whole run": float(series.known.mean())}
+
+
+def _visible(before: Sequence[float], after: Sequence[float]) -> float:
+    """Return the smallest change that as many pairs with the noise of these would find in 80 of 100 comparisons."""
+    noise = stdev([b - a for a, b in zip(before, after, strict=True)])
+    return visible_change(noise, len(before)) if noise else 0.0
 
 
 def _word(low: float, high: float, *, large: bool, better: Better) -> Word:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlcore_report.health import loss_rules, reward_rules, sampling_rules, update_rules
+from rlcore_report.health import large_steps, loss_rules, reward_rules, sampling_rules, update_rules
 from rlcore_report.health.judged_run import JudgedRun, Verdict
 from rlcore_report.health.step_size import step_too_small
 from rlcore_report.series import Series
@@ -22,7 +22,7 @@ RULES: tuple[Callable[[JudgedRun], Verdict | None], ...] = (
     reward_rules.constant,
     update_rules.learning_rate,
     loss_rules.wrong_mask,
-    update_rules.step_too_large,
+    large_steps.step_too_large,
     loss_rules.chosen_answers,
     update_rules.gradient,
     step_too_small,
@@ -33,7 +33,7 @@ RULES: tuple[Callable[[JudgedRun], Verdict | None], ...] = (
     sampling_rules.truncation,
     update_rules.skipped,
     reward_rules.entropy,
-    update_rules.kl_growth,
+    large_steps.kl_growth,
     sampling_rules.zero_spread,
     loss_rules.spike,
     loss_rules.evaluation_loss,

@@ -37,7 +37,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def words(output: str) -> dict[str, str]:
     """Return the word that the table has for each measure."""
     rows = [line.split() for line in output.splitlines() if line.startswith((" case ", " chat "))]
-    return {" ".join(row[1:4]).replace(",", ""): row[-1] for row in rows}
+    return {" ".join(row[1:4]).replace(",", ""): row[-2] for row in rows}
 
 
 def left_behind(tmp_path: Path) -> list[Path]:
@@ -54,7 +54,7 @@ def test_a_spoiled_version_is_worse_and_the_page_shows_it(
     assert main(["bench", "spoiled", "--against", "good", "--case", "case.py", "--seeds", "3", "--out", str(page)]) == 0
     output = capsys.readouterr().out
     found = words(output)
-    assert found["reward/mean last fifth"] == found["reward/mean whole run"] == found["CPU time s"] == "worse"
+    assert found["reward/mean last fifth"] == found["reward/mean whole run"] == found["CPU time in"] == "worse"
     assert found["peak memory MB"] == "same"
     (peak,) = (line.split()[4] for line in output.splitlines() if "peak memory" in line)
     assert float(peak) < 100  # the program's, which is small, and not that of this process, which imports torch
@@ -91,6 +91,43 @@ def test_equal_versions_are_the_same_and_uncommitted_changes_are_announced(
     assert found["peak memory MB"] == "same"
     assert "with uncommitted changes in 1 file" in output
     assert (repository / "bench.html").exists()
+
+
+@pytest.mark.slow
+def test_steps_that_take_a_tenth_more_are_worse_beside_long_imports_and_seeds_are_added_until_5_percent_show(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_code(repository, step_s=0.1, import_s=1.0)
+    commit(repository, "Take a second", tag="fast")
+    write_code(repository, step_s=0.11, import_s=1.0)
+    words_of = ["bench", "--against", "fast", "--case", "case.py", "--seeds", "3", "--until", "5%"]
+    assert main(words_of) == 0
+    output = capsys.readouterr().out
+    assert words(output)["CPU time of"] == "worse"
+    assert "3 seeds find, in 80 of 100 comparisons, a change of " in output
+    (line,) = (line.split() for line in output.splitlines() if "CPU time of" in line)
+    assert float(line[-1].removesuffix("%")) <= 5  # could be seen
+    assert 7 < float(line[8].removesuffix("%")) < 13
+
+
+@pytest.mark.slow
+def test_an_interrupted_comparison_reports_the_pairs_that_are_complete(repository: Path, tmp_path: Path) -> None:
+    waits = "import time, seesaw; time.sleep(1000 if seed == 2 else 0)"
+    (repository / "case.py").write_text(CASE.replace("import seesaw", waits))
+    command = [sys.executable, "-m", "rlcore", "bench", "--against", "good", "--case", "case.py", "--out", "page.html"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 600
+        while not list((tmp_path / "tmp").glob("rlcore-bench-*/runs/case/*/2")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert "case: interrupted after 2 pairs, which are compared" in output
+    assert words(output)["reward/mean last fifth"] == "same"
+    assert "reward/mean, last fifth" in (repository / "page.html").read_text()
+    assert left_behind(tmp_path) == []
 
 
 def test_a_case_that_fails_in_one_version_is_reported_and_others_go_on(

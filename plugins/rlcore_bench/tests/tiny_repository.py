@@ -18,14 +18,21 @@ packages = ["seesaw"]
 CODE = """
 import json, random, time
 
+def burn(cpu_s):
+    until = time.process_time() + cpu_s
+    while time.process_time() < until:
+        pass
+
+burn({import_s})
+
 def train(file, seed):
     block = b"x" * 40_000_000  # of which the noise of a process's memory is a small part
     level = {level} + random.Random(seed).random()
-    burn_until = time.process_time() + {burn_s}
-    while time.process_time() < burn_until:
-        pass
-    rows = [{{"step": step, "reward/mean": level * step, "where": 1.0}} for step in range(1, 11)]
-    file.write_text("".join(json.dumps(row) + "\\n" for row in rows))
+    burn({burn_s})
+    for step in range(1, 11):
+        burn({step_s})
+        with file.open("a") as out:
+            out.write(json.dumps({{"step": step, "reward/mean": level * step, "where": 1.0}}) + "\\n")
 """
 CASE = '''"""Go up and down."""
 METRIC, BETTER = "reward/mean", "more"
@@ -45,10 +52,14 @@ def git(repository: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def write_code(repository: Path, *, level: float = 1.0, burn_s: float = 0.0) -> None:
-    """Write the dist's module: it learns up to `level`, and takes `burn_s` CPU seconds more."""
+def write_code(
+    repository: Path, *, level: float = 1.0, burn_s: float = 0.0, step_s: float = 0.0, import_s: float = 0.0
+) -> None:
+    """Write the dist's module: it learns up to `level`, and takes CPU seconds: once, in each step, and for imports."""
     (repository / "seesaw").mkdir(exist_ok=True)
-    (repository / "seesaw" / "__init__.py").write_text(CODE.format(level=level, burn_s=burn_s))
+    (repository / "seesaw" / "__init__.py").write_text(
+        CODE.format(level=level, burn_s=burn_s, step_s=step_s, import_s=import_s)
+    )
 
 
 def make_repository(folder: Path) -> Path:

@@ -287,9 +287,9 @@ function options() {
 function bench() {
   const { versions, method, measures, failures } = data.bench;
   return [...versions.map((text, i) => make("div", {}, make("span", { className: "dot", style: `background:${colour(i)}` }), text)),
-    table(["case", "measure", ...data.variants.map((each) => each.label), "change", "seeds", ""], measures.map((each) => [[
-      each.case, each.name, number(each.before), number(each.after), each.change, String(each.count), make("b", {}, each.word)],
-    `measure ${each.word}`]), (i) => i > 1 && i < 6), make("p", { className: "hint" }, method),
+    table(["case", "measure", ...data.variants.map((each) => each.label), "change", "seeds", "could be seen", ""], measures.map((each) => [[
+      each.case, each.name, number(each.before), number(each.after), each.change, String(each.count), each.visible, make("b", {}, each.word)],
+    `measure ${each.word}`]), (i) => i > 1 && i < 7), make("p", { className: "hint" }, method),
     ...failures.map((text) => make("pre", { className: "note failure" }, text))];
 }
 

@@ -1,0 +1,172 @@
+"""Rules on steps that are too large: for a round, for the KL to the reference, for the loss."""
+
+from __future__ import annotations
+
+import math
+
+from rlcore_report.health import causes
+from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict
+from rlcore_report.health.sampling_rules import RATIOS
+from rlcore_report.health.trends import first_step, first_values, initial, median, noise, start
+from rlcore_report.series import Series
+
+APPROX_KLS = ("policy/approx_kl", "policy/approx_kl_trained")
+LARGE_KL, TARGET_KL = 0.2, 0.01
+"""KL of one round's updates, in nats a token, that is far too large; and one that is usual."""
+LARGE_CLIP = 0.5
+ACCURACIES = {"reward/accuracy", "rewards/accuracies"}
+LARGE_TOTAL_KL, LARGE_TOKEN_KL = 10.0, 0.5
+"""KL to the reference, in nats a response and a token, that no run reaches within its first tenth in good order."""
+LOSS_RISE = 1.15
+"""Factor by which a loss that is to fall may exceed its first value in the first fifth of the steps, noise aside."""
+LARGE_LOSS_RISE = 1.4
+"""The factor that noise does not excuse."""
+LARGE_DRIFT = 3.0
+"""Change of a reward model's mean score, in standard deviations of its scores."""
+
+
+def step_too_large(run: JudgedRun) -> Verdict | None:
+    """Judge whether updates are too large.
+
+    Signs: approx_kl or the share of clipped ratios is large in the first rounds or the last, the mean ratio is off 1,
+    the KL to the reference is large within the first tenth of the steps, a supervised loss rises at first, the
+    gradient grows, or the scores of a reward model drift away.
+    """
+    signs = [
+        _approx_kl(run),
+        _clipped(run),
+        _ratio(run),
+        _fast_kl(run),
+        _rising_loss(run),
+        _growing_gradient(run),
+        _drift(run),
+    ]
+    found = [sign for sign in signs if sign is not None]
+    if not found:
+        return None
+    bad = [(step, text) for step, text in found if step is not None]
+    if not bad:
+        return Verdict("Size of updates", "good", "; ".join(text for _, text in found))
+    kl = run.series(*APPROX_KLS)
+    largest = max(_both_ends(kl)) if kl is not None else 0.0
+    factor = max(0.01, min(0.1, math.sqrt(TARGET_KL / largest))) if largest > LARGE_KL else 0.1
+    return Verdict(
+        "Updates are too large", "bad", "; ".join(text for _, text in bad),
+        "The policy jumps instead of learning, and what it had learned before is lost: lower the learning rate; a "
+        "warm-up (trainer.optimizer.warmup_steps) helps where only the first steps are too large.",
+        causes.TOO_LARGE, min(step for step, _ in bad), "trainer.optimizer.lr", run.rate(factor),
+    )  # fmt: skip
+
+
+def _both_ends(series: Series) -> tuple[float, float]:
+    return median(series.known[:ENOUGH]), median(series.late)
+
+
+def _judged(name: str, series: Series | None, limit: float) -> tuple[int | None, str] | None:
+    if series is None:
+        return None
+    early, late = _both_ends(series)
+    step = first_step(series, lambda values: values > limit) if max(early, late) > limit else None
+    return step, f"the median of {name} is {early:.2g} in the first rounds and {late:.2g} in the last"
+
+
+def _approx_kl(run: JudgedRun) -> tuple[int | None, str] | None:
+    return _judged("approx_kl", run.series(*APPROX_KLS), LARGE_KL)
+
+
+def _clipped(run: JudgedRun) -> tuple[int | None, str] | None:
+    whole = run.series("policy/clip_fraction")
+    low, high = run.series("policy/clip_low_fraction"), run.series("policy/clip_high_fraction")
+    if whole is None and low is not None and high is not None and len(low.values) == len(high.values):
+        whole = Series(low.steps, low.values + high.values)
+    return _judged("the clipped share of tokens", whole, LARGE_CLIP)
+
+
+def _ratio(run: JudgedRun) -> tuple[int | None, str] | None:
+    ratio = run.series(*RATIOS)
+    if ratio is None:
+        return None
+    early, late = _both_ends(ratio)
+    is_off = max(abs(early - 1), abs(late - 1)) > 0.1
+    step = first_step(ratio, lambda values: abs(values - 1) > 0.1) if is_off else None
+    return step, f"the median of the mean ratio is {early:.3g} in the first rounds and {late:.3g} in the last"
+
+
+def _fast_kl(run: JudgedRun) -> tuple[int | None, str] | None:
+    kl = run.series("kl/mean")
+    if kl is None or run.is_supervised:
+        return None
+    tokens = _tokens(run)
+    step = first_step(kl, lambda values: (values > LARGE_TOTAL_KL) & (values / tokens > LARGE_TOKEN_KL))
+    is_early = step is not None and step <= max(ENOUGH, run.total_steps / 10)
+    return (step if is_early else None), f"kl/mean is {kl.known.max():.3g} nats at most"
+
+
+def _tokens(run: JudgedRun) -> float:
+    length = run.series("response/length_mean", count=1)
+    return max(1.0, median(length.known)) if length is not None else 1.0
+
+
+def _rising_loss(run: JudgedRun) -> tuple[int | None, str] | None:
+    loss = run.series("loss/total")
+    if loss is None or not run.is_supervised:
+        return None
+    first, early = _loss_at_start(run, loss), loss.known[: max(ENOUGH, len(loss.known) // 5)]
+    limit = max(LOSS_RISE * first, min(first + 4 * noise(loss.late), LARGE_LOSS_RISE * first))
+    rises = first > 0 and float(early.max()) > limit
+    step = first_step(loss, lambda values: values > limit) if rises else None
+    return step, f"loss/total is {first:.3g} at first, and {early.max():.3g} at most in the first steps"
+
+
+def _loss_at_start(run: JudgedRun, loss: Series) -> float:
+    """Return the highest of the first loss, of that of step 0 on held-out rows, and of chance for preferences.
+
+    The first batch may be an easy one.
+    """
+    held_out = run.series("eval/loss", "eval/loss/total", count=1)
+    found = [initial(loss), *([initial(held_out)] if held_out is not None and not held_out.steps[0] else [])]
+    if ACCURACIES & set(run.metrics):
+        found.append(math.log(2))
+    return max(found)
+
+
+def _growing_gradient(run: JudgedRun) -> tuple[int | None, str] | None:
+    norm = run.series("grad/norm")
+    if norm is None:
+        return None
+    first, late = median(first_values(norm)), median(norm.late)
+    limit = max(20 * first, 10.0)
+    return (first_step(norm, lambda values: values > limit) if late > limit else None), (
+        f"grad/norm went from {first:.3g} to {late:.3g}"
+    )
+
+
+def _drift(run: JudgedRun) -> tuple[int | None, str] | None:
+    """Judge the scores of a reward model, whose level its loss does not fix: a few large steps move it far."""
+    mean, spread = run.series("reward/mean"), run.series("reward/std")
+    if mean is None or spread is None or "reward/accuracy" not in run.metrics:
+        return None
+    first, late, sd = initial(mean), median(mean.late), median(spread.late)
+    limit = LARGE_DRIFT * sd
+    step = first_step(mean, lambda values: abs(values - first) > limit) if abs(late - first) > limit else None
+    return step, f"the mean score went from {first:.3g} to {late:.3g}, with a deviation of {sd:.2g}"
+
+
+def kl_growth(run: JudgedRun) -> Verdict | None:
+    """Judge whether the policy leaves its reference by more than 10 nats, while the reward does not rise."""
+    kl = run.series("kl/mean")
+    if kl is None or run.is_supervised:
+        return None
+    late, tokens, reward = median(kl.late), _tokens(run), run.series("reward/mean")
+    evidence = f"kl/mean went from {initial(kl):.3g} to {late:.3g} nats, {late / tokens:.2g} a token"
+    pays = reward is not None and float(reward.late.mean()) - start(reward) > 2 * noise(reward.known)
+    if late <= LARGE_TOTAL_KL or late / tokens <= LARGE_TOKEN_KL or run.is_solved or pays:
+        return Verdict("KL growth", "good", evidence)
+    coef = run.option("trainer.kl_coef")
+    value = f"{5 * coef:.1g}" if isinstance(coef, int | float) and coef > 0 else "0.05"
+    return Verdict(
+        "KL explodes", "bad", f"{evidence}, and the reward does not rise",
+        "The policy leaves its reference for nothing: raise the KL coefficient, lower trainer.optimizer.lr, and read "
+        "completions.",
+        causes.TOO_LARGE, first_step(kl, lambda values: values > LARGE_TOTAL_KL), "trainer.kl_coef", value,
+    )  # fmt: skip
