@@ -87,6 +87,7 @@ def test_the_table_of_packages_left_out_has_every_default_package() -> None:
         "environments",
         "rewards",
         "vllm",
+        "ray",
         "asynchronous",
         "testing",
     )

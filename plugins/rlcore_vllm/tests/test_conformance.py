@@ -4,7 +4,7 @@ import pytest
 from openai_stand_in import EXTRA, OpenAIStandIn
 from vllm_stand_in import StandIn
 
-from rlcore_testing import Case, conformance
+from rlcore_testing import Case, Remote, conformance
 from rlcore_testing.rig import sampler_calls
 
 SERVER = StandIn()
@@ -26,8 +26,11 @@ def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_calls, "DRAWS", 600)
 
 
+REMOTE = Remote(
+    disturb=lambda fault, _: SERVER.faults.append(fault), faults=("dies", "late"), draws_by_seeds=False
+)  # fmt: skip
 CASES = conformance(
-    "rlcore-vllm", options=OPTIONS,
+    "rlcore-vllm", options=OPTIONS, remotes={"vllm": REMOTE},
     expected_failures={"sampler-openai-it_follows_the_weights": "the server's model is not the policy"},
 )  # fmt: skip
 
