@@ -94,20 +94,7 @@ def read_step(found: Any) -> Answer:
         BadAnswer: it has none of the forms, a reward is not finite or too large, `done` or `truncated` is no truth
             value, or an episode that goes on has no messages.
     """
-    if isinstance(found, str):
-        found = Step(messages=found)
-    elif isinstance(found, bool):
-        raise BadAnswer(_describe_unknown(found))
-    elif isinstance(found, numbers.Real):
-        found = Step(reward=to_float(found), done=True)
-    elif isinstance(found, tuple) and len(found) == 2 and not isinstance(found[1], bool):
-        found = Step(messages=found[0], reward=found[1])
-    elif isinstance(found, Mapping):
-        if unknown := sorted(set(map(str, found)) - set(FIELDS)):
-            raise BadAnswer(f"step returned a mapping with the key '{unknown[0]}'; known keys: {', '.join(FIELDS)}")
-        found = Step(**found)
-    if not isinstance(found, Step):
-        raise BadAnswer(_describe_unknown(found))
+    found = _as_step(found)
     done, truncated = _flag("done", found.done), _flag("truncated", found.truncated)
     messages = read_messages(found.messages, "step")
     if not messages and not (done or truncated):
@@ -117,6 +104,23 @@ def read_step(found: Any) -> Answer:
     if not isinstance(found.info, Mapping):
         raise BadAnswer(f"step returned info = {shorten(found.info)}, which is not a mapping")
     return Answer(messages, _rewards(found.reward), done, truncated, dict(found.info), _stop(found.stop))
+
+
+def _as_step(found: Any) -> Step:
+    """Return a step of any form as a `Step`, whose fields are not checked."""
+    if isinstance(found, Step):
+        return found
+    if isinstance(found, str):
+        return Step(messages=found)
+    if isinstance(found, numbers.Real) and not isinstance(found, bool):
+        return Step(reward=to_float(found), done=True)
+    if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[1], bool):
+        return Step(messages=found[0], reward=found[1])
+    if isinstance(found, Mapping):
+        if unknown := sorted(set(map(str, found)) - set(FIELDS)):
+            raise BadAnswer(f"step returned a mapping with the key '{unknown[0]}'; known keys: {', '.join(FIELDS)}")
+        return Step(**found)
+    raise BadAnswer(_describe_unknown(found))
 
 
 def _describe_unknown(found: Any) -> str:
