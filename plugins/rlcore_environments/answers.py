@@ -112,7 +112,9 @@ def _as_step(found: Any) -> Step:
         return found
     if isinstance(found, str):
         return Step(messages=found)
-    if isinstance(found, numbers.Real) and not isinstance(found, bool):
+    if isinstance(found, bool):
+        raise BadAnswer(_describe_unknown(found))
+    if isinstance(found, numbers.Real):
         return Step(reward=to_float(found), done=True)
     if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[1], bool):
         return Step(messages=found[0], reward=found[1])
