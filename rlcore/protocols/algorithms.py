@@ -43,9 +43,8 @@ class Trainer(Protocol):
       that pipeline, and trains the `example_model` of that architecture.
     * `off_policy`: True if the loss is right for samples of any distribution, such as that of imitating the best ones.
       A sampler of another model than the policy, such as `openai`, refuses a trainer that needs prompts without it.
-
     * `upcoming`: a method `upcoming(steps)` that returns the arguments of the next calls of `run.rollout`, with which
-      `run.asynchronous` samples rounds ahead (`rlcore_asynchronous.ForeseeingTrainer`).
+      `run.asynchronous` samples rounds ahead.
 
     Optional attributes for the conformance kit and for `rlcore plan`, the command that estimates memory:
 
@@ -104,7 +103,7 @@ class Sampler(Protocol):
     has the attribute only if it sets it itself.
 
     A sampler may have methods `submit` and `collect`, with which a run with `run.asynchronous` begins a round and asks
-    for its rows later (`rlcore_asynchronous.AsynchronousSampler`); other samplers are called in a thread.
+    for its rows later; other samplers are called in a thread.
 
     A sampler that does not run the policy needs no whole weights where they are divided, and has a method
     `renew_weights(policy, prompts)`: every rank calls it before ranks sample, with some of its prompts, or none. It
