@@ -11,6 +11,7 @@ import inspect
 import pickle
 from collections import deque
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,6 +146,9 @@ class StandInRay:
 
     def get_actor(self, name: str, _namespace: str) -> Handle:
         return self.named[name]
+
+    def get_runtime_context(self) -> SimpleNamespace:
+        return SimpleNamespace(gcs_address="a stand-in")
 
     def get_gpu_ids(self) -> list[int]:
         return []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from ray_stand_in import StandInRay
+from safetensors.torch import load_file
 
+import rlcore
 from rlcore.errors import DataError
 from rlcore.sampling import derive_seeds, sample
 from rlcore.settings import SamplingConfig
@@ -17,6 +20,7 @@ from rlcore_ray.errors import RayError
 from rlcore_ray.ray_sampler import RaySampler
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 PROMPTS = make_prompts(TEXTS * 3)
 SEEDS = derive_seeds(1, range(len(PROMPTS)))
@@ -125,3 +129,22 @@ def test_two_policies_may_be_sampled_in_turn(no_ray: StandInRay) -> None:
     for policy in (one, other, one):
         local = sample(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
         assert sampled(sampler, policy).action_tokens == local.action_tokens
+
+
+@pytest.mark.parametrize("options", [{"num_actors": 2, "rows": 2}, {"num_actors": 2}])
+def test_a_run_that_is_resumed_samples_as_one_that_was_not_stopped(
+    no_ray: StandInRay, tmp_path: Path, options: dict[str, int]
+) -> None:
+    def train(name: str, steps: int) -> rlcore.Result:
+        return rlcore.train(
+            make_gpt2(), tokenizer=make_tokenizer(), trainer={"name": "ppo", "rollouts": 8, "batch_size": 4},
+            prompts=["ab", "c", "d", "ef"], reward_fn=lambda outputs: [float(len(output)) for output in outputs],
+            gen={"max_new_tokens": 4}, sampler={"name": "ray", **options}, eval={"at_end": False}, loggers=[],
+            run={"root": str(tmp_path), "name": name, "steps": steps, "resume": "auto"},
+        )  # fmt: skip
+
+    straight = train("straight", 3)
+    train("stopped", 1)
+    resumed = train("stopped", 3)
+    weights = [load_file(run.run_dir / "model" / "model.safetensors") for run in (straight, resumed)]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
