@@ -34,16 +34,26 @@ PER_ROUND = {"ppo": 1, "grpo": 1, "rft": 4}
 CORRECTED = {"is_correction": "token_truncate"}
 
 
-def options_of(trainer: str, *, ahead: int) -> dict[str, Any]:
-    """Return the trainer's options in docs/examples, with importance weights if the run is asynchronous."""
+def options_of(trainer: str, *, ahead: int, rate: float = 1.0) -> dict[str, Any]:
+    """Return the trainer's options in docs/examples, with importance weights if the run is asynchronous.
+
+    Args:
+        trainer: its name.
+        ahead: `run.asynchronous`.
+        rate: factor of the learning rate.
+    """
     if trainer == "rft":
         from randomwalks_rft import RFT
 
-        return dict(RFT)
-    return trainer_options(trainer) | {"name": trainer} | (CORRECTED if ahead else {})
+        options = dict(RFT)
+    else:
+        options = trainer_options(trainer) | {"name": trainer} | (CORRECTED if ahead else {})
+    return options | {"optimizer": options["optimizer"] | {"lr": rate * options["optimizer"]["lr"]}}
 
 
-def train(folder: Path, trainer: str, *, seed: int, ahead: int, steps: int, samples_at_end: int) -> Any:
+def train(
+    folder: Path, trainer: str, *, seed: int, ahead: int, steps: int, samples_at_end: int, rate: float = 1.0
+) -> Any:
     """Train from the starting model, and return the result of `rlcore.train`."""
     base, task = folder / f"graph-{GRAPH}", load_task("walks", graph_seed=GRAPH)
     if not base.exists():
@@ -51,7 +61,7 @@ def train(folder: Path, trainer: str, *, seed: int, ahead: int, steps: int, samp
     with TemporaryDirectory() as root:
         result = rlcore.train(
             str(base),
-            trainer=options_of(trainer, ahead=ahead),
+            trainer=options_of(trainer, ahead=ahead, rate=rate),
             reward_fn=lambda samples: [task.score(walk) for walk in samples],
             prompts=task.prompts * (task.samples if trainer == "ppo" else 1),
             eval_prompts=task.prompts * samples_at_end or None,
@@ -65,12 +75,14 @@ def train(folder: Path, trainer: str, *, seed: int, ahead: int, steps: int, samp
     return result, [json.loads(line) for line in lines]
 
 
-def learn(folder: Path, trainers: list[str], seeds: list[int]) -> None:
+def learn(folder: Path, trainers: list[str], seeds: list[int], rate: float, steps: int | None) -> None:
     """Print the optimality at the end of each run."""
     for trainer in trainers:
         for seed in seeds:
             for ahead in (0, PER_ROUND[trainer]):
-                result, lines = train(folder, trainer, seed=seed, ahead=ahead, steps=STEPS[trainer], samples_at_end=50)
+                result, lines = train(
+                    folder, trainer, seed=seed, ahead=ahead, steps=steps or STEPS[trainer], samples_at_end=50, rate=rate
+                )
                 ages = [line["age/max"] for line in lines if "age/max" in line]
                 found = {"optimality": result.metrics["eval/reward/mean"], "age_max": max(ages, default=None)}
                 print(json.dumps({"trainer": trainer, "seed": seed, "asynchronous": ahead, **found}), flush=True)
@@ -113,11 +125,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--trainers", nargs="+", choices=tuple(STEPS), default=list(STEPS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
+    parser.add_argument("--steps", type=int, help="steps of a run that learns; default: those of docs/examples")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--wait", type=float, default=1.0, help="seconds for which the sampler waits in each call")
     options = parser.parse_args()
     if options.what == "learn":
-        learn(options.folder, options.trainers, options.seeds)
+        learn(options.folder, options.trainers, options.seeds, options.rate, options.steps)
     else:
         measure(options.folder, options.trainers, options.rounds, options.wait)
 
