@@ -13,10 +13,11 @@ from rlcore.training import Run, rollout_health
 from rlcore.types import Trajectories
 
 
-def make_run(*, is_full_precision: bool = True) -> Any:
+def make_run(*, is_full_precision: bool = True, lags: bool = False) -> Any:
     run = types.SimpleNamespace(
-        step=4, _warned=set(), models=types.SimpleNamespace(is_full_precision=is_full_precision)
-    )
+        step=4, _warned=set(), models=types.SimpleNamespace(is_full_precision=is_full_precision),
+        sampling=types.SimpleNamespace(sampler=types.SimpleNamespace(lags=lags)),
+    )  # fmt: skip
     run.warn_once = functools.partial(Run.warn_once, run)
     return run
 
@@ -62,6 +63,12 @@ def test_log_probs_that_cannot_come_from_the_policy_are_reported(
 def test_rounding_over_many_samples_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
     rollout_health(make_run(), make_batch(kl=-0.05, rows=1000))  # -50 in all
     assert "far below" not in capsys.readouterr().err
+
+
+def test_a_sampler_whose_weights_are_older_on_purpose_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    for lags in (True, False):
+        rollout_health(make_run(lags=lags), make_batch(gap=0.1, kl=-2.1))
+        assert ("log-probs are not those" in capsys.readouterr().err) is not lags
 
 
 def test_a_round_without_other_log_probs_has_nothing_to_compare() -> None:
