@@ -17,7 +17,7 @@ def to_batch(
     episodes: Sequence[Episode],
     *,
     columns: Sequence[str] = (),
-    rewards: Sequence[str] = (),
+    counted: Sequence[str] = (),
     has_tools: bool = False,
     refills: bool = False,
 ) -> Episodes:
@@ -27,7 +27,7 @@ def to_batch(
         policy: the policy.
         episodes: B episodes that are over.
         columns: names of numbers of tokens that the batch has even if no episode has them.
-        rewards: names of rewards, which are 0 in an episode that did not receive them, unless it failed.
+        counted: metrics that are 0 in an episode without them, unless it failed.
         has_tools: whether the policy may call tools, so that calls are counted.
         refills: whether failed episodes are replaced, so that replacements are counted.
     """
@@ -43,8 +43,8 @@ def to_batch(
     rows["rewards"] = [episode.rewards for episode in episodes]
     padded = {name: _padded(values, lengths, batch.tokens.shape[1]) for name, values in rows.items()}
     batch = batch.with_columns(**padded).to(policy.device)
-    by_name = dict.fromkeys([*rewards, *(name for episode in episodes for name in episode.by_name)])
-    metrics = [_numbers(episode, by_name, has_tools=has_tools) for episode in episodes]
+    names = dict.fromkeys([*counted, *(name for episode in episodes for name in episode.counted)])
+    metrics = [_numbers(episode, names, has_tools=has_tools) for episode in episodes]
     if refills:
         metrics = [each | {"episode/refilled": float(e.refilled)} for each, e in zip(metrics, episodes, strict=True)]
     keys = dict.fromkeys(key for each in metrics for key in each)
@@ -58,17 +58,18 @@ def to_batch(
 
 
 class Numbers(dict[str, list[float | None]]):
-    """The metrics of a batch; names of rewards that others have given are added before means are taken."""
+    """The metrics of a batch; those that count 0 where they are missing are added before means are taken."""
 
-    def add_rewards(self, names: Iterable[str], failures: Sequence[str]) -> None:
-        """Add rewards that no episode of the batch has received; `failures` are those of the batch."""
+    def add(self, names: Iterable[str], failures: Sequence[str]) -> None:
+        """Add metrics that no episode of the batch has; `failures` are those of the batch."""
         for name in names:
-            self.setdefault(f"environment/{name}", [None if failure else 0.0 for failure in failures])
+            self.setdefault(name, [None if failure else 0.0 for failure in failures])
 
 
-def _numbers(episode: Episode, rewards: Iterable[str], *, has_tools: bool) -> dict[str, float | None]:
+def _numbers(episode: Episode, counted: Iterable[str], *, has_tools: bool) -> dict[str, float | None]:
     """Return the metrics of an episode, with 0 for what did not happen in it; of a failed one its end alone counts."""
-    named = {f"environment/{name}": None if episode.failure else episode.by_name.get(name, 0.0) for name in rewards}
+    known = episode.counted
+    named = {name: None if episode.failure else known.get(name, 0.0) for name in counted}
     calls = float(sum(len(turn.tool_calls) for turn in episode.turns))
     return episode.numbers | ({"episode/tool_calls": calls} if has_tools else {}) | named
 

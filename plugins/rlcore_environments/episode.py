@@ -21,6 +21,8 @@ MAX_TURNS, MAX_NEW_TOKENS, CONTEXT = "max_turns", "max_new_tokens", "context"
 OF_TURNS = ("reward", "truncated")
 """Keys of the policy's messages in a transcript."""
 ENDS = (DONE, TRUNCATED, MAX_TURNS, MAX_NEW_TOKENS, CONTEXT, FAILED)
+SUCCESS = "episode/success"
+"""The metric of `info["success"]`."""
 
 
 @attrs.define(eq=False)
@@ -176,7 +178,7 @@ class Episode:
         failed = self.end == FAILED
         counted = {f"episode/{end}": float(self.end == end) for end in ENDS}
         own: dict[str, float | None] = {
-            "episode/success" if name == "success" else f"environment/{name}": number
+            SUCCESS if name == "success" else f"environment/{name}": number
             for name, value in self.info.items()
             if (number := to_metric(value)) is not None
         }
@@ -184,6 +186,13 @@ class Episode:
             own = dict.fromkeys(own)
         moved = {f"curriculum/{name}": float(value) for name, value in self.values.items()}
         return {"episode/turns": float(len(self.turns)), **counted, **own, **moved}
+
+    @property
+    def counted(self) -> dict[str, float]:
+        """The metrics that count 0 in an episode without them: those of named rewards, and the success."""
+        success = to_metric(self.info.get("success"))
+        stated = {} if success is None else {SUCCESS: success}
+        return stated | {f"environment/{name}": total for name, total in self.by_name.items()}
 
     def describe(self) -> str:
         """Return the failure on one line."""

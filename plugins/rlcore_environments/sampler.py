@@ -26,7 +26,7 @@ from rlcore_environments.batch import Numbers, to_batch
 from rlcore_environments.calls import Calls
 from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
-from rlcore_environments.episode import FAILED, Episode
+from rlcore_environments.episode import FAILED, SUCCESS, Episode
 from rlcore_environments.factory import Factory
 from rlcore_environments.failures import EpisodesFailed, Failures
 from rlcore_environments.options import EpisodeOptions
@@ -88,7 +88,8 @@ class EpisodeSampler:
         self.max_turns = options.max_turns or factory.max_turns or 16
         self.curriculum: Curriculum | None = None
         self._failures = Failures(factory.name, options.max_failed)
-        self._rewards = dict.fromkeys(factory.reward_names)  # the names of all that were given so far
+        # the metrics so far that count 0 in an episode without them
+        self._counted = dict.fromkeys(f"environment/{name}" for name in factory.reward_names)
         self._batches = list[tuple[weakref.ref[Numbers], Sequence[str]]]()  # since the last call of `check_round`
         self.__signature__ = _signature(sampler)
 
@@ -136,9 +137,9 @@ class EpisodeSampler:
                 return Episodes(empty.tokens, empty.mask, empty.action_mask, empty.ended, columns)
         else:
             columns = {}
-        self._rewards |= dict.fromkeys(name for episode in episodes for name in episode.by_name)
+        self._counted |= dict.fromkeys(name for episode in episodes for name in episode.counted)
         batch = to_batch(
-            policy, episodes, columns=list(columns), rewards=list(self._rewards), has_tools=bool(self.factory.tools),
+            policy, episodes, columns=list(columns), counted=list(self._counted), has_tools=bool(self.factory.tools),
             refills=self.options.refill > 0,
         )  # fmt: skip
         if isinstance(batch.numbers, Numbers):
@@ -165,15 +166,18 @@ class EpisodeSampler:
     def check_round(self, ranks: Ranks) -> None:
         """Check how many of the episodes failed that all processes have played since the last call; all call together.
 
-        Rewards that some of these episodes were given for the first time become metrics of all of them.
+        Named rewards, and the success, that some of these episodes have for the first time become metrics of all.
 
         Raises:
             EpisodesFailed: a larger share of them failed than `data.episodes.max_failed` allows.
         """
-        self._rewards |= dict.fromkeys(sorted(set(ranks.gather(list(self._rewards)))))
+        run = self._failures.run
+        if run is not None and SUCCESS in run.metrics:  # also before the run was resumed
+            self._counted[SUCCESS] = None
+        self._counted |= dict.fromkeys(sorted(set(ranks.gather(list(self._counted)))))
         for numbers, failed_ones in self._batches:
             if (known := numbers()) is not None:
-                known.add_rewards(self._rewards, failed_ones)
+                known.add(self._counted, failed_ones)
         self._batches = []
         self._failures.check(ranks)
 

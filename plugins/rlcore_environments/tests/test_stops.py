@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 from env_games import Echo, Scripted, make_player, make_policy, play, read_prompts
 
@@ -103,7 +105,7 @@ def test_a_reward_that_another_process_gave_is_a_metric_here_too() -> None:
     class Both(Ranks):
         """Ranks of which the other one has given a reward in its first exchange."""
 
-        others: list[list[Any]] = [["won"], [1], []]  # noqa: RUF012  names, episodes, failures
+        others: list[list[Any]] = [["environment/won"], [1], []]  # noqa: RUF012  metrics, episodes, failures
 
         def gather(self, values: list[Any]) -> list[Any]:
             return values + self.others.pop(0)
@@ -118,3 +120,36 @@ def test_rewards_that_an_environment_declares_are_metrics_from_the_first_episode
     assert (batch.numbers["environment/won"], batch.numbers["environment/drawn"]) == ([0.0], [0.0])
     with pytest.raises(ConfigError, match=r"reward_names = 'won': must be a list of names"):
         make_player(type("Wins", (Wins,), {"reward_names": "won"}))
+
+
+class States(Wins):
+    """Only wins state a success; that of wx is False."""
+
+    def step(self, turn: Turn) -> Step:
+        step = super().step(turn)
+        return attrs.evolve(step, info={"success": "x" not in turn.text}) if turn.text[:1] == "w" else step
+
+
+def test_an_episode_that_does_not_state_its_success_counts_as_none_once_another_states_it() -> None:
+    assert "episode/success" not in play(States, ["a"]).numbers
+    batch = play(States, ["w"], ["a"], ["f"], ["wx"], max_failed=1.0)
+    assert batch.numbers["episode/success"] == [1.0, 0.0, None, 0.0]
+    policy, player = make_policy(chat=True), make_player(States, data={"episodes": {"max_failed": 1.0}})
+    prompts = read_prompts(player, policy, ["a", "b", "c", "d"])
+    sampler: Any = player.sampler(Scripted(["a"], ["f"], ["w"], ["a"]))  # type: ignore[arg-type]
+    first, then = sampled(sampler, policy, prompts, [0, 1]), sampled(sampler, policy, prompts, [2])
+    assert "episode/success" not in first.numbers
+    sampler.check_round(Ranks(None))
+    assert first.numbers["episode/success"] == [0.0, None]
+    assert then.numbers["episode/success"] == [1.0]
+    assert sampled(sampler, policy, prompts, [3]).numbers["episode/success"] == [0.0]  # a later round without a win
+
+
+def test_a_success_that_was_stated_before_a_run_was_resumed_is_a_metric_of_its_next_round() -> None:
+    policy, player = make_policy(chat=True), make_player(States)
+    prompts = read_prompts(player, policy, ["a"])
+    sampler: Any = player.sampler(Scripted(["a"]))  # type: ignore[arg-type]
+    sampler.follow(SimpleNamespace(metrics={"episode/success": 0.25}))
+    batch = sampled(sampler, policy, prompts, [0])
+    sampler.check_round(Ranks(None))
+    assert batch.numbers["episode/success"] == [0.0]
