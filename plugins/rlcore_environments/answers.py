@@ -103,7 +103,9 @@ def read_step(found: Any) -> Answer:
         raise BadAnswer("the last message of step has the role 'assistant'; the policy speaks next, so it must not")
     if not isinstance(found.info, Mapping):
         raise BadAnswer(f"step returned info = {shorten(found.info)}, which is not a mapping")
-    return Answer(messages, _rewards(found.reward), done, truncated, dict(found.info), _stop(found.stop))
+    return Answer(
+        messages, _rewards(found.reward), done, truncated, {str(k): v for k, v in found.info.items()}, _stop(found.stop)
+    )
 
 
 def _as_step(found: Any) -> Step:
@@ -164,9 +166,10 @@ def _rewards(reward: Any) -> dict[str, float]:
     checked = {}
     for name, value in named.items():
         where = f" ('{name}')" if name else ""
-        if not isinstance(value, numbers.Real):
+        plain = to_real(value)
+        if plain is None:
             raise BadAnswer(f"step returned the reward {shorten(value)}{where}, which is not a number")
-        number = to_float(value)
+        number = to_float(plain)
         if not math.isfinite(number):
             raise BadAnswer(f"step returned the reward {number}{where}, which is not finite")
         checked[str(name)] = number
@@ -185,12 +188,18 @@ def to_float(value: Any) -> float:
 
 def to_metric(value: Any) -> float | None:
     """Return a number or truth value of `info`, also one of numpy, as a metric; None if it is none, or not finite."""
+    plain = to_real(value)
+    if plain is None:
+        return None
+    number = to_float(plain)
+    return number if math.isfinite(number) else None
+
+
+def to_real(value: Any) -> numbers.Real | None:
+    """Return a number or truth value as it is, the number of an array or tensor without axes, and None for others."""
     if not isinstance(value, numbers.Real):
         try:
             value = value.item() if getattr(value, "shape", None) == () else None
         except (TypeError, ValueError, RuntimeError):
             return None
-        if not isinstance(value, numbers.Real):
-            return None
-    number = to_float(value)
-    return number if math.isfinite(number) else None
+    return value if isinstance(value, numbers.Real) else None

@@ -65,6 +65,12 @@ class Dialogue:
             return self._tokens([str(each["content"]) for each in messages], None, begins=True)
         return self._tokens([], messages, begins=True)
 
+    def shows_tools(self) -> bool:
+        """Return whether the policy reads the names of all tools, so that it can know of them."""
+        shown = self._render([QUESTION], add_generation_prompt=True) if self.is_chat else ""
+        names = [str(each.get("function", each).get("name", "")) for each in self.variables.get("tools", ())]
+        return all(name in shown for name in names)
+
     def has_control_text(self, messages: Sequence[Message]) -> bool:
         """Return whether a message has the text of a special token."""
         return self._special is not None and any(map(self._special.search, _texts_of(messages)))

@@ -88,6 +88,12 @@ class Player:
         if kept is None or kept[0] is not tokenizer:
             keeps = self.options.history == "sampled"
             dialogue = Dialogue(tokenizer, self.config.data, tools=self.factory.tools, keeps_history=keeps)
+            if not dialogue.shows_tools():
+                _log.warning(
+                    "the policy is not told of its tools, because the tokenizer has no chat template or one that does "
+                    "not render them: describe them in the prompts, or set data.chat_template",
+                    environment=self.factory.name,
+                )  # fmt: skip
             kept = self._dialogues[id(tokenizer)] = (tokenizer, dialogue)
         return kept[1]
 
@@ -230,7 +236,8 @@ class Player:
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""
         turns: Any = ExampleTurns(self.factory.example_turns)
-        options = evolve(self.options, max_failed=1.0, max_turns=MOST)
+        most = min(MOST, self.options.max_turns or self.factory.max_turns or MOST)
+        options = evolve(self.options, max_failed=1.0, max_turns=most)
         loop = EpisodeSampler(turns, self.factory, options, self.dialogue, self._given_with)
         batch = loop(stand_in(tokenizer), [prompt], self.config.gen, row_seeds=[0])
         return to_sample(batch), batch.arguments["transcript"][0]

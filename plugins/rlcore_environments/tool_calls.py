@@ -24,6 +24,8 @@ _MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*(.*)", re.DOTALL)
 _MISTRAL_NAMED = re.compile(r"\s*([^\s\[\]{}]+)\s*(?:\[CALL_ID\][^\[]*)?\[ARGS\](.*)", re.DOTALL)
 _PYTHON_BLOCK = re.compile(r"```tool_code\s*\n(.*?)```", re.DOTALL)
 _PYTHON_CALL = re.compile(r"\s*\[\s*[A-Za-z_]\w*\s*\(.*\)\s*\]\s*\Z", re.DOTALL)
+_BARE = re.compile(r'"(arguments|parameters)"\s*:')
+"""What distinguishes a call without marks from an answer in JSON."""
 MAX_TEXT = 100_000
 """Characters beyond which a text is not read for calls."""
 
@@ -74,10 +76,9 @@ def parse_calls(text: str) -> tuple[Call, ...]:
     if found := _MISTRAL.search(text):
         return tuple(call for part in found.group(1).split("[TOOL_CALLS]") for call in _from_mistral(part))
     bare = text.strip().removeprefix("<|python_tag|>").strip()
-    if bare.startswith("{") and '"name"' in bare:
-        return tuple(call for part in _split_objects(bare) for call in _from_json(part))
-    if bare.startswith("[{"):
-        return tuple(_from_json(bare))
+    if bare.startswith(("{", "[{")) and _BARE.search(bare):
+        parts = _split_objects(bare) if bare.startswith("{") else [bare]
+        return tuple(call for part in parts for call in _from_json(part))
     if block := _PYTHON_BLOCK.search(text):
         return tuple(_from_python(block.group(1).strip()))
     if _PYTHON_CALL.match(text):

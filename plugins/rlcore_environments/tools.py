@@ -95,9 +95,9 @@ class ToolEpisode:
         return ()
 
     def step(self, turn: Turn) -> Step:
-        """Run the calls of a turn; one without calls is the answer."""
+        """Run the calls of a turn; one without calls is the answer, unless the limit of tokens cut it off."""
         if not turn.tool_calls:
-            return Step(done=True, info={"num_calls": self._num_calls})
+            return Step(done=not turn.truncated, truncated=turn.truncated, info={"num_calls": self._num_calls})
         results = [self._result(call) for call in turn.tool_calls]
         messages = [
             {"role": self._options.role, "content": text, **({"name": name} if name else {})} for name, text in results

@@ -137,3 +137,13 @@ def test_a_text_may_have_the_words_that_stand_for_control_tokens(byte_tokenizer:
     tokenizer.chat_template = None
     plain = Dialogue(tokenizer, DataConfig())
     assert tokenizer.decode(plain.reply([user(text)], last=0)) == text
+
+
+def test_a_template_that_names_no_tools_does_not_show_them(byte_tokenizer: Any) -> None:  # noqa: F811
+    tools = [{"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}]
+    tokenizer = of_family(byte_tokenizer, JOINT[0])
+    content = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    for template, is_shown in ((None, False), (content, False), ("{{ tools | tojson }}" + content, True)):
+        tokenizer.chat_template = template
+        assert Dialogue(tokenizer, DataConfig(), tools=tools).shows_tools() is is_shown
+        assert Dialogue(tokenizer, DataConfig()).shows_tools()

@@ -36,6 +36,14 @@ def test_an_end_is_a_truth_value_of_any_library_and_a_text_is_none(name: str) ->
         assert "which is not True or False" in batch.failures[0]
 
 
+def test_rewards_are_numbers_of_any_library() -> None:
+    for reward in (np.float32(0.5), torch.tensor(0.5), np.array(0.5)):
+        batch = play(answering(Step(done=True, reward=reward)), ["x"])
+        assert (float(batch["rewards"].sum()), batch.failures) == (0.5, [""])
+    for reward in (torch.tensor([0.5]), "0.5", None):
+        assert "which is not a number" in play(answering(Step(done=True, reward=reward)), ["x"]).failures[0]
+
+
 def test_numbers_of_any_library_in_info_are_metrics_and_others_are_left_out() -> None:
     info = {
         "success": np.bool_(True), "score": np.float32(0.5), "count": np.int64(3), "flag": True, "huge": 10**400,

@@ -74,7 +74,10 @@ def test_a_call_is_read_in_the_form_of_each_family(text: str) -> None:
     assert parse_calls(text) == (ADD,)
 
 
-@pytest.mark.parametrize("text", ["", "3", "add(1, 2) is 3", "{}", "[1, 2]", "a [link](x)", '{"answer": 3}'])
+@pytest.mark.parametrize("text", [
+    "", "3", "add(1, 2) is 3", "{}", "[1, 2]", "a [link](x)", '{"answer": 3}', '{"name": "Bob", "age": 3}',
+    '[{"name": "Bob"}, {"name": "Ann"}]',
+])  # fmt: skip
 def test_an_answer_has_no_calls(text: str) -> None:
     assert parse_calls(text) == ()
 
@@ -145,6 +148,11 @@ def test_results_and_errors_are_texts_for_the_policy() -> None:
 
 def test_a_turn_without_calls_ends_the_episode() -> None:
     assert Tools(ToolOptions(functions=[add])).make().step(Turn("3", 0)).done
+
+
+def test_an_answer_that_the_limit_cut_off_is_no_answer() -> None:
+    step = Tools(ToolOptions(functions=[add])).make().step(Turn("3 and", 0, truncated=True))
+    assert (step.done, step.truncated) == (False, True)
 
 
 def test_tools_of_one_name_are_refused() -> None:
