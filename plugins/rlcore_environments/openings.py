@@ -8,6 +8,7 @@ from typing import Any
 
 from rlcore.components import describe_error
 from rlcore.errors import DataError
+from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 from rlcore_environments.answers import BadAnswer, read_messages
 from rlcore_environments.calls import Calls, CallTooLate, finished
@@ -16,6 +17,8 @@ from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.process import RemoteError
 from rlcore_environments.rows import SEED, describe_silence
 from rlcore_environments.worker import place_of
+
+log = get_logger("environments")
 
 
 class Openings:
@@ -71,6 +74,17 @@ class Openings:
         try:
             return finished(environment.reset({k: v for k, v in row.items() if k != SEED}, seed=int(row[SEED])))
         finally:
-            close = getattr(environment, "close", None)
-            if callable(close):
-                finished(close())
+            _close(environment)
+
+
+def _close(environment: Any) -> None:
+    """Close an environment, if it has the method; an error is logged, since the messages are known without it."""
+    close = getattr(environment, "close", None)
+    if not callable(close):
+        return
+    try:
+        finished(close())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  an environment may raise anything
+        log.warning("an environment could not be closed", error=describe_error(error))

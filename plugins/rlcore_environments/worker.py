@@ -127,8 +127,15 @@ def plain_value(value: Any) -> Any:
         return str(value)
     for method in ("tolist", "items"):
         if hasattr(value, method):
-            return dict(value.items()) if method == "items" else value.tolist()
+            return plain_keys(dict(value.items())) if method == "items" else value.tolist()
     return list(value) if isinstance(value, (set, frozenset, tuple)) else str(value)
+
+
+def plain_keys(value: Any) -> Any:
+    """Return a value in whose mappings every key is a text, as JSON wants it."""
+    if isinstance(value, dict):
+        return {str(key): plain_keys(each) for key, each in value.items()}
+    return list(map(plain_keys, value)) if isinstance(value, (list, tuple)) else value
 
 
 def describe_misfit(made: Any) -> str:
@@ -175,7 +182,7 @@ def main() -> None:
 
     def say(answer: dict[str, Any]) -> None:
         with lock:
-            answers.write(json.dumps(answer, default=plain_value) + "\n")
+            answers.write(json.dumps(plain_keys(answer), default=plain_value) + "\n")
             answers.flush()
 
     try:

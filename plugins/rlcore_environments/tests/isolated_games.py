@@ -111,3 +111,10 @@ class Global(Pairs):
 
     def step(self, turn: object) -> object:
         return {"messages": "on", "reward": random.random(), "done": turn.index == 1}  # type: ignore[attr-defined]
+
+
+class Keys(Pairs):
+    """The keys of its info are of several kinds, also within a value."""
+
+    def step(self, turn: object) -> object:
+        return {"reward": 1.0, "done": True, "info": {1: 2, (1, 2): 3, None: 4, "at": {"x": {(0, 1): True}}}}

@@ -6,9 +6,12 @@ import threading
 import time
 from typing import Any
 
+import pytest
+import structlog.testing
 from env_games import Scripted, make_player, make_policy, play, read_prompts
 
 from rlcore.config import evolve
+from rlcore.errors import DataError
 from rlcore.protocols import Step, Turn
 from rlcore.settings import SamplingConfig
 from rlcore_transformers.sampling.sampler import sample
@@ -110,3 +113,25 @@ def test_each_call_that_is_played_again_has_its_own_time() -> None:
     batch = play(Made, ["y", "y", "y", "x"], retries=1, timeout_s=0.4)
     assert batch.failures == [""]
     assert attempts == [1]
+
+
+@pytest.mark.parametrize("fails_at", ["close", "reset"])
+def test_an_error_in_closing_is_a_warning_also_where_prompts_are_read(fails_at: str) -> None:
+    class Made(Counts):
+        def reset(self, row: Any, *, seed: int) -> str:
+            if fails_at == "reset":
+                raise ValueError("no board")
+            return "go"
+
+        def close(self) -> None:
+            raise RuntimeError("no close")
+
+    with structlog.testing.capture_logs() as logs:
+        if fails_at == "close":
+            batch = play(Made, ["x"])
+            assert batch.failures == [""]
+        else:
+            with pytest.raises(DataError, match=r"environment 'Made': reset raised ValueError: no board"):
+                play(Made, ["x"])
+    warned = [each["error"] for each in logs if each["event"] == "an environment could not be closed"]
+    assert warned == ["RuntimeError: no close"] * (2 if fails_at == "close" else 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from env_games import TEMPLATE, Scripted, make_player, make_policy, play, read_prompts
-from isolated_games import Dice, Pairs
+from isolated_games import Dice, Keys, Pairs
 
 import rlcore
 from rlcore.errors import ConfigError, DataError
@@ -210,3 +210,12 @@ def test_a_run_does_not_go_on_with_other_code_of_its_isolated_environment(
     with pytest.raises(ConfigError, match=r"data\.environment was .*Coin, module source \w{16}.*, is .*Coin, module"):
         train(tmp_path / "runs", steps=3, resume="auto")
     assert "resumed_games" not in sys.modules  # only the process imports it
+
+
+@pytest.mark.parametrize("isolate", ["none", "process"])
+def test_the_keys_of_an_info_are_texts_wherever_the_environment_is(isolate: str) -> None:
+    batch = play("isolated_games:Keys" if isolate == "process" else Keys, ["a"], isolate=isolate)
+    assert batch.failures == [""]
+    own = {name: values for name, values in batch.numbers.items() if name.startswith("environment/")}
+    assert own == {"environment/1": [2.0], "environment/(1, 2)": [3.0], "environment/None": [4.0]}
+    assert list(batch.arguments["info"][0]) == ["1", "(1, 2)", "None", "at", "end"]
