@@ -18,6 +18,8 @@ from rlcore_report.rollouts.read import RunSummary
 from rlcore_report.run_files import Row
 
 SCHEMA = 1
+ENDS_OF_EPISODES = ("done", "truncated", "max_turns", "max_new_tokens", "context", "failed")
+"""Ends that a row of an episode may have as metrics `episode/END`, of which one is 1."""
 
 
 def print_rollouts(run: Path, groups: Mapping[str, list[Row]], *, whole: bool) -> None:
@@ -57,12 +59,18 @@ def runs_as_json(runs: list[RunSummary]) -> str:
 
 
 def _display_row(row: Row, *, one_line: bool) -> Row:
-    """Return a row for display: messages in place of templates, `ended` in words, newlines escaped if `one_line`."""
-    displayed = display_row(row) | ({"end": "ended" if row["ended"] else "cut"} if "ended" in row else {})
+    """Return a row for display: messages in place of templates, its end in words, newlines escaped if `one_line`."""
+    displayed = display_row(row) | ({"end": _end_of(row)} if "ended" in row else {})
     for key in ("prompt", "output"):
         if one_line and key in displayed:
             displayed[key] = str(displayed[key]).replace("\n", "\\n")
     return displayed
+
+
+def _end_of(row: Row) -> str:
+    """Return why an episode ended, if the row has its metrics, and otherwise whether the output was cut off."""
+    ends = (end for end in ENDS_OF_EPISODES if row.get(f"episode/{end}"))
+    return next(ends, "ended" if row["ended"] else "cut")
 
 
 def _as_json(document: dict[str, Any]) -> str:

@@ -181,3 +181,15 @@ def test_output_to_a_closed_pipe_is_no_error(run: RunDir, monkeypatch: pytest.Mo
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_episode_is_shown_with_the_reason_of_its_end(run: RunDir, say: Callable[..., str]) -> None:
+    ends = ("done", "truncated", "max_turns", "max_new_tokens", "context", "failed")
+    rows = [
+        {"step": 3, "prompt": "Go", "output": "a", "ended": end == "done", "episode/turns": 1.0, "episode/success": 1.0}
+        | {f"episode/{each}": float(each == end) for each in ends}
+        for end in ends
+    ]
+    run.rollouts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = [line for line in cells(say("mine")) if line[0] == "3"]
+    assert [line[3] for line in shown] == list(ends)
