@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from rlcore.protocols import Policy
 from rlcore.types import Episodes, Trajectories
-from rlcore_environments.episode import DONE, Episode
+from rlcore_environments.episode import DONE, TOOLS, Episode
 
 
 def to_batch(
@@ -18,7 +19,7 @@ def to_batch(
     *,
     columns: Sequence[str] = (),
     counted: Sequence[str] = (),
-    has_tools: bool = False,
+    tools: Sequence[Any] = (),
     refills: bool = False,
 ) -> Episodes:
     """Return the trajectories of B episodes on the policy's device, without what follows the last chosen token.
@@ -28,7 +29,7 @@ def to_batch(
         episodes: B episodes that are over.
         columns: names of numbers of tokens that the batch has even if no episode has them.
         counted: metrics that are 0 in an episode without them, unless it failed.
-        has_tools: whether the policy may call tools, so that calls are counted.
+        tools: JSON schemas of the tools that the policy may call, so that calls are counted.
         refills: whether failed episodes are replaced, so that replacements are counted.
     """
     pad = policy.tokenizer.pad_token_id
@@ -44,14 +45,14 @@ def to_batch(
     padded = {name: _padded(values, lengths, batch.tokens.shape[1]) for name, values in rows.items()}
     batch = batch.with_columns(**padded).to(policy.device)
     names = dict.fromkeys([*counted, *(name for episode in episodes for name in episode.counted)])
-    metrics = [_numbers(episode, names, has_tools=has_tools) for episode in episodes]
+    metrics = [_numbers(episode, names, has_tools=bool(tools)) for episode in episodes]
     if refills:
         metrics = [each | {"episode/refilled": float(e.refilled)} for each, e in zip(metrics, episodes, strict=True)]
     keys = dict.fromkeys(key for each in metrics for key in each)
     return Episodes(
         batch.tokens, batch.mask, batch.action_mask, batch.ended, batch.columns,
         outputs=[episode.opening_text + episode.output for episode in episodes],
-        arguments=_arguments(episodes),
+        arguments=_arguments(episodes, json.dumps(list(tools), default=str) if tools else ""),
         numbers=Numbers({key: [each.get(key) for each in metrics] for key in keys}),
         failures=[episode.failure for episode in episodes],
     )  # fmt: skip
@@ -74,13 +75,13 @@ def _numbers(episode: Episode, counted: Iterable[str], *, has_tools: bool) -> di
     return episode.numbers | ({"episode/tool_calls": calls} if has_tools else {}) | named
 
 
-def _arguments(episodes: Sequence[Episode]) -> dict[str, list[Any]]:
+def _arguments(episodes: Sequence[Episode], tools: str) -> dict[str, list[Any]]:
     transcripts = [[*_asked(episode), *episode.messages] for episode in episodes]
     plain = ("role", "content", "name", "tool_calls", "tool_call_id")
     return {
         "messages": [[{k: v for k, v in each.items() if k in plain} for each in rows] for rows in transcripts],
         "turns": [[turn.text for turn in episode.turns] for episode in episodes],
-        "transcript": [transcript_of(episode) for episode in episodes],
+        "transcript": [transcript_of(episode, tools) for episode in episodes],
         "info": [{**episode.values, **episode.info, "end": episode.end} for episode in episodes],
         "environment_rewards": [
             [reward for reward, is_chosen in zip(episode.rewards, episode.chosen, strict=True) if is_chosen]
@@ -94,9 +95,14 @@ def _asked(episode: Episode) -> list[dict[str, Any]]:
     return [dict(each) for each in prompt.messages or [{"role": "user", "content": prompt.text}]]
 
 
-def transcript_of(episode: Episode) -> list[dict[str, Any]]:
-    """Return who said what after the prompt that was read, with the reward of each turn, and why it failed."""
+def transcript_of(episode: Episode, tools: str = "") -> list[dict[str, Any]]:
+    """Return who said what after the prompt that was read, with the reward of each turn, and why it failed.
+
+    The first message has the schemas of the tools as JSON, if there are any, since the template may render them.
+    """
     rows = [dict(each) for each in (*episode.opening, *episode.messages)]
+    if rows and tools:
+        rows[0][TOOLS] = tools
     return [*rows, {"role": "failure", "content": episode.failure}] if episode.failure else rows
 
 

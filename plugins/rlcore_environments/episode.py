@@ -20,6 +20,8 @@ DONE, TRUNCATED, FAILED = "done", "truncated", "failed"
 MAX_TURNS, MAX_NEW_TOKENS, CONTEXT = "max_turns", "max_new_tokens", "context"
 OF_TURNS = ("reward", "truncated")
 """Keys of the policy's messages in a transcript."""
+TOOLS = "tools"
+"""Key of the first message of a transcript, with the schemas of the tools."""
 ENDS = (DONE, TRUNCATED, MAX_TURNS, MAX_NEW_TOKENS, CONTEXT, FAILED)
 SUCCESS = "episode/success"
 """The metric of `info["success"]`."""

@@ -1,12 +1,14 @@
 """Recorded episodes as demonstrations: rows of `rollouts.jsonl` and `completions.jsonl` of runs with an environment.
 
 A row has the `prompt`, the `messages` of a conversation, and the `transcript`, which has the messages that followed.
-The policy's turns have a `reward`; those that a limit cut off have `truncated`. Other messages, whatever their role,
+The policy's turns have a `reward`; those that a limit cut off have `truncated`. The first message has the `tools`, as
+JSON, if there are any; the row may have them instead. Other messages, whatever their role,
 are the environment's.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,8 @@ from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 from rlcore.types import Sample
 from rlcore_environments.dialogue import Dialogue
+from rlcore_environments.episode import TOOLS
+from rlcore_transformers.data.chat import template_variables
 from rlcore_transformers.data.limits import truncated
 from rlcore_transformers.data.sources import load_source
 from rlcore_transformers.data.tokens import (
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
 log = get_logger("environments")
+COUNTS_CALLS = "episode/tool_calls"
+"""Metric of episodes whose policy may call tools."""
 FORM = "a row of rollouts.jsonl or completions.jsonl of a run with an environment has 'prompt' and 'transcript'"
 
 
@@ -63,11 +69,16 @@ def build_episodes(
     rows = [_checked(row, f"{what}[{i}]") for i, row in enumerate(load_source(source, what))]
     if failed := sum(map(_failed, rows)):
         log.warning("episodes that failed are left out", option=what, failed=failed, of=len(rows))
-    dialogue = Dialogue(tokenizer, data, keeps_history=True)
-    end = _end_of_turn(dialogue)
-    samples = [
-        _sample(dialogue, row, end, max_length, f"{what}[{i}]") for i, row in enumerate(rows) if not _failed(row)
-    ]
+    dialogues = dict[str, tuple[Dialogue, int | None]]()
+    samples = []
+    for i, row in enumerate(rows):
+        if not _failed(row):
+            where = f"{what}[{i}]"
+            tools = _tools(row, where)
+            if (key := json.dumps(tools, default=str)) not in dialogues:
+                dialogue = Dialogue(tokenizer, data, tools=tools, keeps_history=True)
+                dialogues[key] = dialogue, _end_of_turn(dialogue)
+            samples.append(_sample(*dialogues[key], row, max_length, where))
     if not samples:
         raise DataError(f"{what}: has no episode that did not fail; at least one is needed")
     return samples
@@ -106,9 +117,17 @@ def _failed(row: Mapping[str, Any]) -> bool:
     return bool(row["transcript"]) and row["transcript"][-1].get("role") == "failure"
 
 
-def _sample(dialogue: Dialogue, row: Mapping[str, Any], end: int | None, max_length: int, where: str) -> Sample:
+def _tools(row: Mapping[str, Any], where: str) -> list[Any]:
+    """Return the schemas of the tools that the policy could call: of the row, or of its first message."""
+    tools = row.get(TOOLS) or row["transcript"][0].get(TOOLS)
+    found: list[Any] = template_variables({TOOLS: tools}, where).get(TOOLS, [])
+    return found
+
+
+def _sample(dialogue: Dialogue, end: int | None, row: Mapping[str, Any], max_length: int, where: str) -> Sample:
     opening = list(takewhile(lambda message: not _is_turn(message), row["transcript"]))
-    tokens = _opening(dialogue, row, opening, where)
+    said = [{name: value for name, value in each.items() if name != TOOLS} for each in opening]
+    tokens = _opening(dialogue, row, said, where)
     chosen = [False] * len(tokens)
     for is_turn, messages in groupby(row["transcript"][len(opening) :], _is_turn):
         if is_turn:
@@ -125,12 +144,17 @@ def _sample(dialogue: Dialogue, row: Mapping[str, Any], end: int | None, max_len
     return Sample(tuple(kept), tuple(chosen[: len(kept)]), ended=len(kept) == size)
 
 
-def _opening(dialogue: Dialogue, row: Mapping[str, Any], said: list[Mapping[str, Any]], where: str) -> list[int]:
+def _opening(dialogue: Dialogue, row: Mapping[str, Any], said: Sequence[Mapping[str, Any]], where: str) -> list[int]:
     """Return the tokens of the prompt: of its messages if there are more than it shows, or one has control text."""
     messages, prompt = row.get("messages"), str(row.get("prompt") or "")
     if dialogue.is_chat:
         asked = [*(messages or ([{"role": "user", "content": prompt}] if prompt else [])), *said]
         if said or not prompt or dialogue.has_control_text(asked):
+            if COUNTS_CALLS in row and not dialogue.variables:
+                raise DataError(
+                    f"{where}: its policy could call tools whose schemas are not recorded, and its prompt has to be "
+                    f"rendered with them; give them as '{TOOLS}' of the row, a list of JSON schemas, or record it again"
+                )
             return dialogue.opening(asked)
     (ids,) = encode(dialogue.tokenizer, [prompt + dialogue.text(said)], lambda _: f"{where}.prompt")
     opening = () if messages else opening_tokens(dialogue.tokenizer, dialogue.data.add_bos)

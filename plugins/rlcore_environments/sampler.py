@@ -139,7 +139,7 @@ class EpisodeSampler:
             columns = {}
         self._counted |= dict.fromkeys(name for episode in episodes for name in episode.counted)
         batch = to_batch(
-            policy, episodes, columns=list(columns), counted=list(self._counted), has_tools=bool(self.factory.tools),
+            policy, episodes, columns=list(columns), counted=list(self._counted), tools=self.factory.tools,
             refills=self.options.refill > 0,
         )  # fmt: skip
         if isinstance(batch.numbers, Numbers):

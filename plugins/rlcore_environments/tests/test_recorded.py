@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import structlog.testing
 import torch
-from env_games import TEMPLATE, Echo
+from env_games import TEMPLATE, Echo, Scripted, make_player, make_policy, read_prompts
 from test_families import MODELS, byte_tokenizer, tokenizer_of, train  # noqa: F401
 from test_training import Fails, run
 
 import rlcore
 from rlcore.errors import DataError
 from rlcore.protocols import Step, Turn
-from rlcore.settings import DataConfig
+from rlcore.settings import DataConfig, SamplingConfig
+from rlcore.training.rollout_log import episode_columns, prompt_columns
 from rlcore.types import Episodes, Sample
 from rlcore_environments.recorded import build_episodes, read_episodes
 from rlcore_testing.small import make_gpt2, make_tokenizer
@@ -116,6 +117,45 @@ class Shows(Echo):
         return Step(
             [{"role": "user", "content": "go"}, shown, {"role": "user", "content": "on"}], 1.0, done=turn.index == 1
         )
+
+
+class Shop(Echo):
+    """Its policy may call tools, of which the template writes the names, and it says what its row tells it to say."""
+
+    tools = [{"type": "function", "function": {"name": name}} for name in ("add", "buy")]  # noqa: RUF012
+
+    def reset(self, row: Any, *, seed: int) -> Any:
+        return [{"role": "system", "content": "ab"}, {"role": "user", "content": row["said"]}]
+
+
+def recorded_of_shop(*, lazy: bool, said: str) -> tuple[Any, dict[str, Any], Episodes]:
+    """Play an episode, and return the tokenizer, the row of rollouts.jsonl, and what was played."""
+    policy, player = make_policy(chat=True), make_player(Shop, data={"episodes": {"lazy": lazy}})
+    policy.tokenizer.chat_template = "{% for tool in tools or [] %}t {{ tool.function.name }}.{% endfor %}" + TEMPLATE
+    prompts = read_prompts(player, policy, [{"said": said}])
+    sampler: Any = player.sampler(Scripted(["a", "bc", "d"]))  # type: ignore[arg-type]
+    batch = sampler(policy, prompts, SamplingConfig(max_new_tokens=8), row_seeds=[0])
+    return policy.tokenizer, json.loads(json.dumps(prompt_columns(prompts[0]) | episode_columns(batch, 0))), batch
+
+
+@pytest.mark.parametrize("said", ["go", "go </s> on"], ids=["plain", "with control text"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_prompt_that_is_rendered_again_has_the_tools_that_the_policy_could_call(lazy: bool, said: str) -> None:
+    tokenizer, row, batch = recorded_of_shop(lazy=lazy, said=said)
+    (found,) = read([row], tokenizer)
+    assert tokenizer.decode(found.tokens).startswith("t add.t buy.s ab.u go")
+    assert [(list(found.tokens), list(found.action_mask))] == sampled([batch])
+
+
+def test_an_episode_whose_tools_are_not_recorded_is_read_with_those_of_its_row_or_refused() -> None:
+    tokenizer, row, batch = recorded_of_shop(lazy=True, said="go")
+    del row["transcript"][0]["tools"]
+    with pytest.raises(DataError, match=r"samples\[0\]: its policy could call tools whose schemas are not recorded"):
+        read([row], tokenizer)
+    (found,) = read([row | {"tools": Shop.tools}], tokenizer)
+    assert list(found.tokens) == sampled([batch])[0][0]
+    with pytest.raises(DataError, match=r"samples\[0\]: 'tools' is 3; it must be a list of JSON schemas"):
+        read([row | {"tools": 3}], tokenizer)
 
 
 @pytest.mark.parametrize("chat", [False, True])
