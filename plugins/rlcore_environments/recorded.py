@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
 log = get_logger("environments")
-COUNTS_CALLS = "episode/tool_calls"
+_COUNTS_CALLS = "episode/tool_calls"
 """Metric of episodes whose policy may call tools."""
 FORM = "a row of rollouts.jsonl or completions.jsonl of a run with an environment has 'prompt' and 'transcript'"
 
@@ -150,7 +150,7 @@ def _opening(dialogue: Dialogue, row: Mapping[str, Any], said: Sequence[Mapping[
     if dialogue.is_chat:
         asked = [*(messages or ([{"role": "user", "content": prompt}] if prompt else [])), *said]
         if said or not prompt or dialogue.has_control_text(asked):
-            if COUNTS_CALLS in row and not dialogue.variables:
+            if _COUNTS_CALLS in row and not dialogue.variables:
                 raise DataError(
                     f"{where}: its policy could call tools whose schemas are not recorded, and its prompt has to be "
                     f"rendered with them; give them as '{TOOLS}' of the row, a list of JSON schemas, or record it again"
