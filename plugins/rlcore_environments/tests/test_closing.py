@@ -133,5 +133,6 @@ def test_an_error_in_closing_is_a_warning_also_where_prompts_are_read(fails_at: 
         else:
             with pytest.raises(DataError, match=r"environment 'Made': reset raised ValueError: no board"):
                 play(Made, ["x"])
+    structlog.reset_defaults()  # capture_logs leaves structlog configured, and later logs go there
     warned = [each["error"] for each in logs if each["event"] == "an environment could not be closed"]
     assert warned == ["RuntimeError: no close"] * (2 if fails_at == "close" else 1)
