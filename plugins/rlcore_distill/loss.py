@@ -80,9 +80,7 @@ def divergence(logprobs: Tensor, teacher_logprobs: Tensor, *, kind: str, beta: f
     raise ValueError(f"kind = {kind!r}: must be one of forward_kl, reverse_kl, jsd")
 
 
-def top_outcomes(
-    logprobs: Tensor, ids: Tensor, teacher_logprobs: Tensor, *, tail: str
-) -> tuple[Tensor, Tensor]:
+def top_outcomes(logprobs: Tensor, ids: Tensor, teacher_logprobs: Tensor, *, tail: str) -> tuple[Tensor, Tensor]:
     """Return the log-probs of k + 1 outcomes, k tokens and all others together, of student and teacher.
 
     The student's probability of the others is 1 minus that of the k tokens. So is the teacher's for `tail="bucket"`:

@@ -143,9 +143,7 @@ def sample_policy(run: Run, prompts: Sequence[Prompt]) -> tuple[Trajectories, Me
     return batch.with_only(), metrics | dict(scored.times)
 
 
-def sample_teacher(
-    run: Run, teacher: Policy, prompts: Sequence[Prompt], config: PromptDistillConfig
-) -> Trajectories:
+def sample_teacher(run: Run, teacher: Policy, prompts: Sequence[Prompt], config: PromptDistillConfig) -> Trajectories:
     """Let the teacher continue each prompt with the registered sampler; the result is the same on every rank."""
     mine = _share(run, prompts)
     gen = evolve(run.config.gen, temperature=config.teacher_temperature, beta=0.0)

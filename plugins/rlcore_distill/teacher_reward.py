@@ -40,7 +40,8 @@ class TeacherReward:
     def __init__(self, config: TeacherRewardConfig) -> None:
         if not config.path:
             raise ConfigError("teacher.path is empty: name the folder or hub id of the teacher")
-        self.config, self._run, self._checked = config, None, False
+        self.config, self._checked = config, False
+        self._run: Any = None
         self._teacher: ModelPolicy | None = _load(config)
         self._prompts: dict[str, tuple[int, ...]] | None = None
 

@@ -38,3 +38,12 @@ def make(
     given = {"prompts": list(PROMPTS)} if trainer == "distill_prompts" else {"samples": [list(row) for row in SAMPLES]}
     built = Inputs(model=make_llama(), tokenizer=make_tokenizer(), **(given if inputs is None else inputs))
     return assemble(structure(TrainConfig, settings, where="test"), built, "test").trainer
+
+
+def other_tokenizer(folder: Path) -> str:
+    """Return a folder with a model, and a tokenizer that has one token more."""
+    make_llama(vocab=33).save_pretrained(folder)
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(folder)
+    return str(folder)

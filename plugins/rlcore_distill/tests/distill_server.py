@@ -1,4 +1,4 @@
-"""A server with /v1/completions that returns the log-probs of a prompt as vLLM does, with a small model in its place."""
+"""A server with /v1/completions that returns the log-probs of a prompt as vLLM does, with a small model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,13 @@ class LogprobServer:
                 self.end_headers()
                 self.wfile.write(answer)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_: Any) -> None:
+                pass  # a client that has seen an error leaves before it has its other answers
+
+        self._server = Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -68,5 +74,7 @@ class LogprobServer:
         return {"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": given}
 
     def _decoded(self, number: int) -> str:
-        (text,) = self._tokenizer.decode([[(number + self.shift) % 30]], skip_special_tokens=False)
+        (text,) = self._tokenizer.decode(
+            [[(number + self.shift) % 30 if self.shift else number]], skip_special_tokens=False
+        )
         return text

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from distill_making import make, teacher_folder
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from distill_making import make, other_tokenizer, teacher_folder
+from transformers import AutoModelForCausalLM
 
 import rlcore
 from rlcore.errors import ConfigError
@@ -95,7 +95,7 @@ def test_the_student_comes_nearer_to_the_teacher(tmp_path: Path, trainer: str, o
         },
         gen={"max_new_tokens": 6}, observers=[Watch()], run={"root": str(tmp_path), "steps": 40}, loggers=[], **rows,
     )  # fmt: skip
-    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
 def test_the_model_beneath_an_adapter_can_be_the_teacher(tmp_path: Path) -> None:
@@ -131,29 +131,21 @@ def test_reward_functions_are_reported_and_change_nothing(tmp_path: Path) -> Non
     assert "reward/mean" in metrics
 
 
-def other_tokenizer(folder: Path) -> str:
-    make_llama().save_pretrained(folder)
-    tokenizer = make_tokenizer()
-    tokenizer.add_tokens(["<new>"])
-    tokenizer.save_pretrained(folder)
-    assert "<new>" in AutoTokenizer.from_pretrained(folder).get_vocab()
-    return str(folder)
-
-
 def test_a_teacher_with_another_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     folder = other_tokenizer(tmp_path / "other")
-    with pytest.raises(ConfigError, match=r"other': the teacher has another tokenizer .* differ in 1; token 32 is '<new>'"):
+    message = r"other': the teacher has another tokenizer .* differ in 1; token 32 is '<new>'"
+    with pytest.raises(ConfigError, match=message):
         make(tmp_path, options={"teacher": folder})
 
 
 @pytest.mark.parametrize(("trainer", "options", "message"), [
     ("distill", {"teacher": ""}, "trainer.teacher is empty: name the folder or hub id"),
     ("distill", {"teacher": "base"}, "the policy has no adapter"),
-    ("distill", {"beta": 1.0}, r"beta = 1\.0: must be"),
+    ("distill", {"beta": 1.0}, r"beta = 1\.0: must lie in"),
     ("distill", {"on_policy": 1.5}, r"on_policy = 1\.5: must"),
     ("distill", {"divergence": "nll"}, "use trainer distill_prompts, or the trainer sft"),
     ("distill_prompts", {"divergence": "nll"}, "imitates the teacher's outputs, and not the policy's; set it to 0"),
-    ("distill_prompts", {"teacher": "base", "on_policy": 0.5}, "beneath an adapter gives log-probs and samples nothing"),
+    ("distill_prompts", {"teacher": "base", "on_policy": 0.5}, "beneath an adapter gives log-probs and samples"),
     ("distill", {"teacher": "", "server": {"url": "http://127.0.0.1:9/v1"}}, "trainer.server.model is empty"),
 ])  # fmt: skip
 def test_options_that_cannot_be_meant_are_refused(

@@ -11,9 +11,6 @@ from torch import Tensor
 
 from rlcore_distill.loss import divergence, forward_kl, jensen_shannon, reverse_kl, top_outcomes
 
-# From trl 1.16.0, trl/experimental/gkd/gkd_trainer.py, called on `made()` in float64:
-#   loss = GKDTrainer.generalized_jsd_loss(student, teacher, labels, beta=beta, temperature=temperature)
-#   loss.backward(); student.grad.abs().sum()
 OF_TRL = {
     (1.0, 0.0): (2.685470396545, 1.565306396294), (1.0, 0.1): (0.183635348908, 0.072309457868),
     (1.0, 0.5): (0.424599751979, 0.138871165482), (1.0, 0.9): (0.180508037844, 0.065862684071),
@@ -21,6 +18,14 @@ OF_TRL = {
     (0.7, 0.1): (0.235166870138, 0.073639507346), (0.7, 0.5): (0.525122023834, 0.137273668576),
     (0.7, 0.9): (0.232631977771, 0.072245052757), (0.7, 1.0): (3.961218062885, 2.497954126283),
 }  # fmt: skip
+"""Temperature and beta → loss, and sum of the absolute gradients of the student's logits, of trl 1.16.0.
+
+The function GKDTrainer.generalized_jsd_loss of trl/experimental/gkd/gkd_trainer.py was called as
+
+    generalized_jsd_loss(student, teacher, LABELS, beta=beta, temperature=temperature)
+
+with the logits that `made` returns, in float64.
+"""
 LABELS = torch.tensor([[-100, 3, 1, 0], [-100, -100, 5, -100]])
 KINDS: dict[str, Callable[[list[float], list[float], float], float]] = {
     "forward_kl": lambda q, p, _: kl(p, q),
@@ -70,9 +75,7 @@ def test_gradients_equal_finite_differences(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("setting", "recorded"), OF_TRL.items())
-def test_loss_and_gradient_are_those_of_gkd_in_trl(
-    setting: tuple[float, float], recorded: tuple[float, float]
-) -> None:
+def test_loss_and_gradient_are_those_of_gkd_in_trl(setting: tuple[float, float], recorded: tuple[float, float]) -> None:
     (temperature, beta), (loss_of_trl, gradient_of_trl) = setting, recorded
     student, teacher = made()
     student.requires_grad_(True)

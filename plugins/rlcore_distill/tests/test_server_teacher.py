@@ -55,7 +55,7 @@ def test_the_most_likely_tokens_are_compared_as_a_loop_over_numbers_does(
     for i, t in batch.action_mask.nonzero().tolist():
         start = int(batch.mask[i].nonzero()[0])
         with torch.no_grad():
-            tokens = batch.tokens[i, start : t][None]
+            tokens = batch.tokens[i, start:t][None]
             p, q = (each(tokens).logits[0, -1].softmax(-1) for each in (server.model, model))
         kept = p.topk(5).indices.tolist()
         mass = sum(float(p[k]) for k in kept)
