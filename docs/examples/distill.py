@@ -1,14 +1,15 @@
-"""Distil a small student from a larger teacher: number words from English into German, with 300 translations.
+"""Distil a small student from a larger teacher: number words from English into German.
 
-    python distill.py [--seed 0] [--teacher-epochs 5] [--steps 150] [--out runs]
+    python distill.py [--seed 0] [--teacher-epochs 4] [--steps 150] [--out runs]
 
     four thousand two hundred thirty one =  ->  vier tausend zwei hundert ein und dreißig
 
-The teacher, a Llama of 0.44 M parameters, is trained on 3000 pairs of numbers below 10,000. There are 300 other pairs
-for the student of 0.03 M parameters, which is trained with the same number of steps by
+The teacher, a Llama of 0.39 M parameters, is trained on 3000 pairs of numbers below 10,000. There are 300 other pairs
+for a student of 0.10 M parameters, which first imitates these (`--start-steps`), and is then trained further with the
+same number of steps by
   * `sft` on the pairs,
-  * `distill` on the pairs: the forward KL to the teacher, and
-  * `distill` with half of the rows sampled by the student (Jensen-Shannon, beta 0.5), and by
+  * `distill` on the pairs: the forward KL to the teacher,
+  * `distill` with half of the rows sampled by the student (Jensen-Shannon, beta 0.5),
   * `distill_prompts` on the student's own translations of 3000 numbers without any (reverse KL), and
   * `distill_prompts` on the teacher's translations of these (sequence-level).
 Measured is the share of completely correct greedy translations of 500 other numbers.
@@ -45,7 +46,8 @@ WAYS: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Train the teacher and the students, and print how many translations of each are correct."""
     options = parse_options()
-    numbers = random.Random(options.seed).sample(range(1, 10_000), 500 + 3000 + 300 + 3000)  # noqa: S311
+    count = NUM_HELD_OUT + NUM_TAUGHT + NUM_PAIRS + NUM_PROMPTS
+    numbers = random.Random(options.seed).sample(range(1, 10_000), count)  # noqa: S311 (not used for secrets)
     held_out, numbers = numbers[:NUM_HELD_OUT], numbers[NUM_HELD_OUT:]
     taught, numbers = numbers[:NUM_TAUGHT], numbers[NUM_TAUGHT:]
     pairs, prompts = numbers[:NUM_PAIRS], numbers[NUM_PAIRS:][:NUM_PROMPTS]
@@ -57,13 +59,18 @@ def main() -> None:
         run={"epochs": options.teacher_epochs, "seed": options.seed, **folder_of(options.out, "distill-teacher")},
         **common,
     )  # fmt: skip
+    start = rlcore.train(
+        llama(width=64, layers=2), trainer={"name": "sft", **COMMON}, samples=samples(pairs),
+        run={"steps": options.start_steps, "seed": options.seed, **folder_of(options.out, "distill-start")}, **common,
+    )  # fmt: skip
     table = Table("", "right", title=f"{NUM_HELD_OUT} held-out numbers")
-    table.add_row("teacher", f"{teacher.metrics['eval/right']:.3f}")
+    for label, result in (("teacher", teacher), ("student, before", start)):
+        table.add_row(label, f"{result.metrics['eval/right']:.3f}")
     for label, way in WAYS.items():
         given = {"prompts": rows(prompts)} if way["name"] == "distill_prompts" else {"samples": samples(pairs)}
         named = {} if way["name"] == "sft" else {"teacher": str(teacher.run_dir / "model")}
         student = rlcore.train(
-            llama(width=32, layers=2), trainer={**COMMON, **way, **named},
+            str(start.run_dir / "model"), trainer={**COMMON, **way, **named},
             run={"steps": options.steps, "seed": options.seed, **folder_of(options.out, label.replace(" ", "-"))},
             **given, **common,
         )  # fmt: skip
@@ -75,8 +82,9 @@ def parse_options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the numbers and of every training")
-    parser.add_argument("--teacher-epochs", type=float, default=5, help="passes of the teacher over its pairs")
-    parser.add_argument("--steps", type=int, default=150, help="optimizer steps of each student")
+    parser.add_argument("--teacher-epochs", type=float, default=4, help="passes of the teacher over its pairs")
+    parser.add_argument("--start-steps", type=int, default=200, help="steps of the student before distillation")
+    parser.add_argument("--steps", type=int, default=150, help="further steps of the student, in each way")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder that holds the runs")
     return parser.parse_args()
 
