@@ -27,7 +27,7 @@ from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
 from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer
 
 pytestmark = pytest.mark.slow
-TIMEOUT_S = 180.0
+TIMEOUT_S = 900.0
 PROBE = """
 import json, os, pathlib, signal, sys, time
 from rlcore.errors import ConfigError
