@@ -179,10 +179,11 @@ def test_resuming_equals_not_having_stopped(engine: dict[str, Any], tmp_path: Pa
 
 def trained(folder: str, sampler: dict[str, Any], **run: Any) -> dict[str, Any]:
     """Train an adapter in this process, one of one or two."""
+    peft = {"type": "lora", "r": 4, "target_modules": ["q_proj", "v_proj", "down_proj"]}
     result = rlcore.train(
-        tiny_qwen3(), tokenizer=make_tokenizer(), prompts=list(PROMPTS), reward_fn=toy_reward, loggers=[],
+        {"path": tiny_qwen3(), "peft": peft}, tokenizer=make_tokenizer(), prompts=list(PROMPTS),
+        reward_fn=toy_reward, loggers=[],
         trainer={"name": "grpo", "rollouts": 16, "num_generations": 4, "optimizer": {"lr": 1e-2}},
-        model={"peft": {"type": "lora", "r": 4, "target_modules": ["q_proj", "v_proj", "down_proj"]}},
         gen={"max_new_tokens": 8}, sampler={"name": "vllm", **sampler},
         run={"root": folder, "name": "run", "steps": 3, "report": False, "rollouts": "all", **run},
     )  # fmt: skip

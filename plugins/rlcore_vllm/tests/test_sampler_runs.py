@@ -207,10 +207,11 @@ def test_a_stop_sequence_cuts_where_the_default_sampler_does(stand_in: StandIn, 
 
 def trained(url: str, folder: str, **run: Any) -> dict[str, Any]:
     """Train an adapter in this process, one of one or two."""
+    peft = {"type": "lora", "r": 4, "target_modules": ["q_proj", "down_proj"]}
     result = rlcore.train(
-        make_llama(), tokenizer=make_tokenizer(), trainer=GRPO, prompts=list(PROMPTS), reward_fn=toy_reward,
-        gen={"max_new_tokens": 5}, loggers=[], sampler={"name": "vllm", "url": url},
-        model={"peft": {"type": "lora", "r": 4, "target_modules": ["q_proj", "down_proj"]}},
+        {"path": make_llama(), "peft": peft}, tokenizer=make_tokenizer(), trainer=GRPO,
+        prompts=list(PROMPTS), reward_fn=toy_reward, gen={"max_new_tokens": 5},
+        loggers=[], sampler={"name": "vllm", "url": url},
         run={"root": folder, "name": "run", "steps": 2, "report": False, "rollouts": "all", **run},
     )  # fmt: skip
     flat = [each.detach().flatten().tolist() for _, each in result.policy.weights()]
