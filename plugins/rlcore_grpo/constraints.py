@@ -8,7 +8,6 @@ from rlcore.settings import SamplingConfig
 from rlcore.training import Run
 from rlcore_grpo.config import GRPOConfig
 
-
 OF_SURROGATES = (
     "sapo_tau", "sapo_tau_negative", "vespo_k", "vespo_lambda", "vespo_k_negative", "vespo_lambda_negative",
 )  # fmt: skip

@@ -212,7 +212,7 @@ class GRPOTrainer:
         return vespo_weights(
             logprobs, old, part.action_mask, _by_token(part), positive=(config.vespo_k, config.vespo_lambda),
             negative=(config.vespo_k_negative, config.vespo_lambda_negative),
-            corrections=part["is_weights"] if "is_weights" in part else None,
+            corrections=part.columns.get("is_weights"),
         )  # fmt: skip
 
     def _surrogate(self, ratio: Tensor, logprobs: Tensor, advantages: Tensor, vespo: Tensor | None) -> Tensor:

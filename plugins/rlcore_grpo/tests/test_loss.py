@@ -126,7 +126,12 @@ def test_sapo_is_a_sigmoid_of_the_ratio_with_a_temperature_by_sign() -> None:
 
 @pytest.mark.parametrize(
     ("norm", "weights", "divisor"),
-    [("token", [1.0, 1.0, 1.0], 3.0), ("sequence", [0.5, 1.0, 1.0], 2.0), ("sum", [1.0, 1.0, 1.0], 2.0), ("constant", [1.0, 1.0, 1.0], 30.0)],
+    [
+        ("token", [1.0, 1.0, 1.0], 3.0),
+        ("sequence", [0.5, 1.0, 1.0], 2.0),
+        ("sum", [1.0, 1.0, 1.0], 2.0),
+        ("constant", [1.0, 1.0, 1.0], 30.0),
+    ],
 )
 def test_weights_and_divisors_leave_out_responses_that_do_not_count(
     norm: str, weights: list[float], divisor: float

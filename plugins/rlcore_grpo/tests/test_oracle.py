@@ -22,7 +22,9 @@ SMALL = {"rollouts": 8, "num_generations": 4, "iterations": 2}
 CLOSE = {"clip_low": 0.01, "clip_high": 0.02}
 VARIANTS: dict[str, dict[str, Any]] = {
     "no preset": SMALL,
-    **{preset: {**SMALL, "preset": preset} for preset in ("dr_grpo", "dapo", "gspo", "luspo", "cispo", "vespo", "rloo")},
+    **{
+        preset: {**SMALL, "preset": preset} for preset in ("dr_grpo", "dapo", "gspo", "luspo", "cispo", "vespo", "rloo")
+    },
     "KL in the loss": {
         **SMALL,
         **CLOSE,
