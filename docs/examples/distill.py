@@ -4,8 +4,8 @@
 
     four thousand two hundred thirty one =  ->  vier tausend zwei hundert ein und dreißig
 
-The teacher, a Llama of 0.39 M parameters, is trained on 3000 pairs of numbers below 10,000. There are 300 other pairs
-for a student of 0.10 M parameters, which first imitates these (`--start-steps`), and is then trained further with the
+The teacher, a Llama of 0.44 M parameters, is trained on 3000 pairs of numbers below 10,000. There are 300 other pairs
+for a student of 0.11 M parameters, which first imitates these (`--start-steps`), and is then trained further with the
 same number of steps by
   * `sft` on the pairs,
   * `distill` on the pairs: the forward KL to the teacher,
