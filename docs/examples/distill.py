@@ -32,6 +32,7 @@ import rlcore
 
 NUM_HELD_OUT, NUM_TAUGHT, NUM_PAIRS, NUM_PROMPTS = 500, 3000, 300, 3000
 COMMON = {"batch_size": 32, "optimizer": {"lr": 3e-3, "scheduler": "linear"}}
+FURTHER = {"lr": 1e-3, "scheduler": "linear"}
 GEN = {"max_new_tokens": 14}
 EVAL = {"gen": {"temperature": 0}, "batch_size": 500, "show": 0}
 WAYS: dict[str, dict[str, Any]] = {
@@ -70,7 +71,7 @@ def main() -> None:
         given = {"prompts": rows(prompts)} if way["name"] == "distill_prompts" else {"samples": samples(pairs)}
         named = {} if way["name"] == "sft" else {"teacher": str(teacher.run_dir / "model")}
         student = rlcore.train(
-            str(start.run_dir / "model"), trainer={**COMMON, **way, **named},
+            str(start.run_dir / "model"), trainer={**COMMON, "optimizer": FURTHER, **way, **named},
             run={"steps": options.steps, "seed": options.seed, **folder_of(options.out, label.replace(" ", "-"))},
             **given, **common,
         )  # fmt: skip
