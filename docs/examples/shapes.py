@@ -1,6 +1,6 @@
 """Teach a tiny vision-language model to name the colours of shapes: by demonstrations (SFT), then by rewards (GRPO).
 
-    python shapes.py [--family llava] [--seed 0] [--imitation-steps 60] [--steps 40] [--out runs]
+    python shapes.py [--family llava] [--seed 0] [--imitation-steps 90] [--steps 120] [--out runs]
 
 The images are drawn here: a circle or a square of one of four colours, anywhere on a black ground. The model begins
 with random weights. A few demonstrations lift it above chance, and GRPO goes on with the reward alone: 1 for the right
@@ -22,7 +22,13 @@ import rlcore
 COLOURS = ("red", "green", "blue", "yellow")
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what colour is the shape ?"}]}]
 SFT = {"name": "sft", "batch_size": 32, "optimizer": {"lr": 1e-3}}
-GRPO = {"name": "grpo", "rollouts": 128, "batch_size": 64, "group_size": 8, "kl_coef": 0.0, "optimizer": {"lr": 5e-4}}
+GRPO = {
+    "name": "grpo",
+    "rollouts": 512,
+    "num_generations": 8,
+    "kl_coef": 0.0,
+    "optimizer": {"lr": 1e-3, "scheduler": "linear"},
+}
 GEN = {"max_new_tokens": 2}
 
 
@@ -100,8 +106,8 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="teach a tiny vision-language model the colours of shapes")
     parser.add_argument("--family", choices=sorted(FAMILIES), default="llava")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--imitation-steps", type=int, default=60)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--imitation-steps", type=int, default=90)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--out")
     return parser.parse_args()
 
