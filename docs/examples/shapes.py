@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from PIL import Image, ImageDraw
-from rlcore_vision.tiny_families import FAMILIES
 
 import rlcore
+from rlcore_vision.tiny_families import FAMILIES
 
 COLOURS = ("red", "green", "blue", "yellow")
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what colour is the shape ?"}]}]
@@ -45,7 +45,7 @@ def draw(randoms: random.Random, colour: str, size: int = 16) -> Image.Image:
 
 def examples(seed: int, count: int) -> list[tuple[Image.Image, str]]:
     """Return images with their colours."""
-    randoms = random.Random(seed)
+    randoms = random.Random(seed)  # noqa: S311  images are no secrets
     return [(draw(randoms, colour), colour) for colour in randoms.choices(COLOURS, k=count)]
 
 

@@ -14,7 +14,7 @@ from rlcore.protocols import Decoder, DecodeStep
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, ReadHeads
 from rlcore_transformers.models.input_layout import CausalLayout
 from rlcore_vision.image_store import FIRST
-from rlcore_vision.seeing import HOOK, ReadImages  # noqa: F401
+from rlcore_vision.seeing import ReadImages
 
 
 class SeeingDecoder(CausalDecoder):

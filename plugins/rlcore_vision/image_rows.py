@@ -94,13 +94,19 @@ def _converse(images: ImageStore, messages: Any, given: list[int], where: str) -
         parts = []
         for part in content:
             if is_image(part):
+                if message["role"] == "assistant":
+                    raise DataError(f"{where}[{k}]: has an image in a turn of the assistant, which writes text only")
                 source = next((part[key] for key in _SOURCES if part.get(key) is not None), None)
                 has_places = has_places or source is None
-                part = {**part, "type": "image", TOKEN: _token(images, source, rest, f"{where}[{k}]")}
-            parts.append(part)
+                token = _token(images, source, rest, f"{where}[{k}]")
+                parts.append({**part, "type": "image", TOKEN: token})
+            else:
+                parts.append(part)
         made.append({**message, "content": parts})
     if rest and has_places:
-        raise DataError(f"{where}: the row has {len(given)} images, and {len(rest)} of them have no part {{type: image}}")
+        raise DataError(
+            f"{where}: the row has {len(given)} images, and {len(rest)} of them have no part {{type: image}}"
+        )
     if rest:
         _put_first(made, rest, where)
     return made
@@ -109,7 +115,9 @@ def _converse(images: ImageStore, messages: Any, given: list[int], where: str) -
 def _token(images: ImageStore, source: Any, rest: list[int], where: str) -> int:
     if source is None:
         if not rest:
-            raise DataError(f"{where}: has a part {{type: image}} without a source, and the row has no image left for it")
+            raise DataError(
+                f"{where}: has a part {{type: image}} without a source, and the row has no image left for it"
+            )
         return rest.pop(0)
     if isinstance(source, Mapping) and "url" in source:
         source = source["url"]

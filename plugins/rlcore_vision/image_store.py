@@ -17,7 +17,6 @@ import attrs
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import ProcessorMixin
 
 from rlcore.errors import DataError, ModelError
 from rlcore_vision.pictures import open_picture
@@ -54,7 +53,7 @@ class ImageStore:
     """
 
     def __init__(
-        self, processor: ProcessorMixin, image_token_id: int, *, allow_urls: bool = False, cache_bytes: float = 1e9
+        self, processor: Any, image_token_id: int, *, allow_urls: bool = False, cache_bytes: float = 1e9
     ) -> None:
         self.processor, self.image_token_id, self.allow_urls = processor, image_token_id, allow_urls
         self.image_token = str(processor.tokenizer.convert_ids_to_tokens(image_token_id))
@@ -129,7 +128,9 @@ class ImageStore:
             return text, found
         expanded = _MARK.sub(replace, text)
         if expanded.count(self.image_token) != sum(self[token].num_tokens for token in found):
-            raise DataError(f"a text contains {self.image_token!r}, which stands for an image that the row does not have")
+            raise DataError(
+                f"a text contains {self.image_token!r}, which stands for an image that the row does not have"
+            )
         return expanded, found
 
     def name(self, ids: Sequence[int], pictures: Sequence[int]) -> list[int]:

@@ -58,11 +58,12 @@ def build_vision_language(
     """
     if config.critic is not None or config.value_layers:
         raise ModelError(
-            "model.critic and model.value_layers: a model that sees images has its value head on the trunk: leave both out"
+            "model.critic and model.value_layers: a model that sees images has its value head on the trunk: leave them "
+            "out"
         )
     spec = starting_point(spec, start, in_place=True)
     model = loading.load_model(spec, config, VISION_LANGUAGE)
-    seeing = tokenizer if isinstance(tokenizer, Seeing) else _read_processor(spec, tokenizer, config, model)
+    seeing: Any = tokenizer if isinstance(tokenizer, Seeing) else _read_processor(spec, tokenizer, config, model)
     check_vocabulary(model, seeing)
     reader = let_see(model, seeing.images)
     prepare(model, config)
@@ -133,10 +134,11 @@ def _load_processor(spec: Any, given: object, config: VisionLanguageConfig) -> P
         place = base_of(place) or place
     try:
         with quiet_transformers():
-            return AutoProcessor.from_pretrained(
+            loaded: ProcessorMixin = AutoProcessor.from_pretrained(
                 str(existing_path(place) or place), revision=config.revision or "main",
                 trust_remote_code=config.trust_remote_code,
             )  # fmt: skip
+            return loaded
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         raise ModelError(
             f"{place!r}: holds no processor that transformers can load ({first_line(error)}): pass tokenizer=, a "

@@ -51,7 +51,8 @@ class ReadImages:
         """Return the features of images one after another, float[N, H]."""
         distinct = list(dict.fromkeys(shown))
         pixels = {name: array.to(like.device) for name, array in self.images.pixels(distinct).items()}
-        pooled = model.get_image_features(**pixels, return_dict=True).pooler_output
+        encoder: Any = model
+        pooled = encoder.get_image_features(**pixels, return_dict=True).pooler_output
         each = [features.reshape(-1, like.shape[-1]) for features in pooled]
         sizes = [self.images[token].num_tokens for token in distinct]
         if len(each) != len(distinct):
@@ -71,7 +72,7 @@ class ReadImages:
             positions: long[3, B, T].
             deltas: long[B], what is added to the number of tokens before a token after the last image.
         """
-        index = getattr(model.base_model, "get_rope_index", None)
+        index: Any = getattr(model.base_model, "get_rope_index", None)
         if index is None:
             return None
         seen = tokens >= FIRST

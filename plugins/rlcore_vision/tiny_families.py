@@ -10,10 +10,17 @@ from transformers import PreTrainedTokenizerFast, ProcessorMixin, Qwen2VLProcess
 WORDS = (
     "red green blue yellow black white orange purple one two three four what colour is the shape how many shapes are "
     "there a an image of circle square ? . : user assistant system yes no in this 0 1 2 3 4 5 6 7 8 9 not"
-).split()
+)
 SIZE, PATCH = 16, 8
-TEXT = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
-VISION = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+SPECIAL = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<end>"}
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }} : {% if m['content'] is string %}{{ m['content'] }}{% else %}"
     "{% for part in m['content'] %}{% if part['type'] == 'image' %}IMAGE{% else %}{{ part['text'] }}{% endif %}"
@@ -21,18 +28,15 @@ TEMPLATE = (
 )
 
 
-def make_tokenizer(*special: str, **named: str) -> PreTrainedTokenizerFast:
+def make_tokenizer(*special: str, **named: str) -> Any:
     """Return a tokenizer of whole words."""
     specials = ["<pad>", "<unk>", "<bos>", "<eos>", "<end>", *special]
-    vocabulary = {word: i for i, word in enumerate(dict.fromkeys([*specials, *WORDS, "\n", "\n\n"]))}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    vocabulary = {word: i for i, word in enumerate(dict.fromkeys([*specials, *WORDS.split(" "), "\n", "\n\n"]))}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL["unk_token"]))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(" +"), "removed"), pre_tokenizers.Split(Regex("\n+"), "isolated")]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", bos_token="<bos>", eos_token="<end>",
-        extra_special_tokens=named or list(special),
-    )  # fmt: skip
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **SPECIAL, extra_special_tokens=named or list(special))
 
 
 def llava() -> tuple[Any, Any]:
@@ -46,7 +50,7 @@ def llava() -> tuple[Any, Any]:
         images, tokenizer, patch_size=PATCH, vision_feature_select_strategy="default", num_additional_image_tokens=1,
         chat_template=TEMPLATE.replace("IMAGE", "<image>"),
     )  # fmt: skip
-    config = LlavaConfig(
+    config = LlavaConfig(  # type: ignore[call-arg]  # an alias of image_token_index
         vision_config={**VISION, "model_type": "clip_vision_model", "image_size": SIZE, "patch_size": PATCH},
         text_config={**TEXT, "model_type": "llama", "vocab_size": len(tokenizer), "max_position_embeddings": 256},
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"), vision_feature_layer=-1,
@@ -78,10 +82,10 @@ def qwen2_vl() -> tuple[Any, Any]:
     processor = _ImagesOnly(images, tokenizer, chat_template=template)
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
     config = Qwen2VLConfig(
-        vision_config=dict(
-            depth=2, embed_dim=32, hidden_size=32, num_heads=4, mlp_ratio=2, patch_size=4, spatial_merge_size=2,
-            temporal_patch_size=2,
-        ),
+        vision_config={
+            "depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "mlp_ratio": 2, "patch_size": 4,
+            "spatial_merge_size": 2, "temporal_patch_size": 2,
+        },
         text_config={**TEXT, "vocab_size": len(tokenizer), "max_position_embeddings": 256, "rope_parameters": rope},
         image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"),
         video_token_id=tokenizer.convert_tokens_to_ids("<|video_pad|>"),
@@ -120,7 +124,9 @@ def idefics3() -> tuple[Any, Any]:
     rows = [f"<row_{i + 1}_col_{j + 1}>" for i in range(6) for j in range(6)]
     tokenizer = make_tokenizer("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", *rows)
     images = Idefics3ImageProcessor(size={"longest_edge": 2 * SIZE}, max_image_size={"longest_edge": SIZE})
-    processor = Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=TEMPLATE.replace("IMAGE", "<image>"))
+    processor = Idefics3Processor(
+        images, tokenizer, image_seq_len=4, chat_template=TEMPLATE.replace("IMAGE", "<image>")
+    )
     config = Idefics3Config(
         vision_config={**VISION, "image_size": SIZE, "patch_size": 4},
         text_config={**TEXT, "model_type": "llama", "vocab_size": len(tokenizer), "max_position_embeddings": 512},

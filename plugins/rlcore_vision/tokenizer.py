@@ -58,8 +58,6 @@ class Seeing:
             return super().__call__(text, *args, **kwargs)  # type: ignore[misc]
         expanded = [self.images.expand(each) for each in texts]
         encoded = super().__call__([each for each, _ in expanded], *args, **kwargs)  # type: ignore[misc]
-        if kwargs.get("return_offsets_mapping") and any(found for _, found in expanded):
-            raise ModelError("an image in a turn of the assistant cannot be trained on")
         rows = [self.images.name(ids, found) for ids, (_, found) in zip(encoded["input_ids"], expanded, strict=True)]
         encoded["input_ids"] = rows
         if isinstance(text, str):

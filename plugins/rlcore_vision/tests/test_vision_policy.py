@@ -9,10 +9,6 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from rlcore_vision.image_store import FIRST
-from rlcore_vision.model import build_vision_language
-from rlcore_vision.options import VisionLanguageConfig
-from rlcore_vision.tiny_families import FAMILIES
 from transformers import AutoModelForImageTextToText, AutoProcessor
 from vision_making import ANSWER, answered, extended, picture, policy_of, processed, prompts_of
 
@@ -20,6 +16,10 @@ from rlcore.errors import DataError, ModelError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Trajectories
 from rlcore_transformers.sampling.sampler import sample
+from rlcore_vision.image_store import FIRST
+from rlcore_vision.model import build_vision_language
+from rlcore_vision.options import VisionLanguageConfig
+from rlcore_vision.tiny_families import FAMILIES
 
 families = pytest.mark.parametrize("family", sorted(FAMILIES))
 

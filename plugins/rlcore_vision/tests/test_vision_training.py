@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from rlcore_vision.tiny_families import FAMILIES
 from safetensors.torch import load_file
 from vision_making import picture
 
 import rlcore
+from rlcore_vision.tiny_families import FAMILIES
 
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what colour ?"}]}]
 SEEN: list[Any] = []
@@ -25,12 +25,17 @@ def said(text: str) -> list[dict[str, str]]:
 def reward_fn(outputs: list[str], images: list[list[Image.Image]]) -> list[float]:
     """Reward long outputs for dark images, and short ones for bright images."""
     SEEN.extend(images)
-    return [len(output) * (1.0 if image[0].getpixel((0, 0))[0] > 100 else -1.0) for output, image in zip(outputs, images, strict=True)]
+    return [
+        len(output) * (1.0 if image[0].getpixel((0, 0))[0] > 100 else -1.0)
+        for output, image in zip(outputs, images, strict=True)
+    ]
 
 
 PROMPTS = [{"images": [picture(k)], "prompt": QUESTION} for k in range(4)]
 SAMPLES = [{"images": [picture(k)], "messages": [*QUESTION, *said("red")]} for k in range(4)]
-PAIRS = [{"images": [picture(k)], "prompt": QUESTION, "chosen": said("red"), "rejected": said("blue")} for k in range(4)]
+PAIRS = [
+    {"images": [picture(k)], "prompt": QUESTION, "chosen": said("red"), "rejected": said("blue")} for k in range(4)
+]
 OPTIMIZER = {"lr": 1e-2}
 ONLINE: dict[str, Any] = {"prompts": PROMPTS, "reward_fn": reward_fn, "gen": {"max_new_tokens": 3}}
 RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

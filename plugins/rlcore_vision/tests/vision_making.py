@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from rlcore_vision.model import build_vision_language
-from rlcore_vision.options import VisionLanguageConfig
-from rlcore_vision.tiny_families import FAMILIES
 
 from rlcore.settings import DataConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_transformers.data.prompts import build_prompts
+from rlcore_vision.model import build_vision_language
+from rlcore_vision.options import VisionLanguageConfig
+from rlcore_vision.tiny_families import FAMILIES
 
 ANSWER = ("red", "green", "four")
 
