@@ -12,7 +12,15 @@ same number of steps by
   * `distill` with half of the rows sampled by the student (Jensen-Shannon, beta 0.5),
   * `distill_prompts` on the student's own translations of 3000 numbers without any (reverse KL), and
   * `distill_prompts` on the teacher's translations of these (sequence-level).
-Measured is the share of completely correct greedy translations of 500 other numbers.
+Measured is the share of completely correct greedy translations of 500 other numbers:
+
+    seed   teacher   before   sft    forward KL   half on-policy   on-policy   sequence-level
+    0      .996      .824     .938   .936         .928             .958        .984
+    1      .994      .804     .930   .932         .924             .976        .990
+    2      .996      .922     .946   .942         .940             .972        .994
+
+The teacher's distributions on the 300 pairs, which the teacher knows almost with certainty, are worth no more than the
+pairs. The 3000 further prompts are: the student's own translations of them, and even more so the teacher's.
 """
 
 from __future__ import annotations
