@@ -67,7 +67,18 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         conversion.notes.append(f"TRL's defaults are written for {', '.join(added)}")
     if not {"bf16", "fp16"} & set(arguments):
         conversion.notes.append("run.mixed_precision: TRL's default is bf16 on a GPU")
-    rules = (_batch, _length, _optimizer, _method, _files, _data, _adapter, convert_group, convert_sampler, convert_model)
+    rules = (
+        _batch,
+        _length,
+        _optimizer,
+        _method,
+        _files,
+        _data,
+        _adapter,
+        convert_group,
+        convert_sampler,
+        convert_model,
+    )
     for rule in rules:
         rule(conversion, given)
     for name, value in given.items():

@@ -264,7 +264,12 @@ def test_losses_that_there_are_not_are_named_with_the_reason(loss: str) -> None:
 
 
 def test_the_defaults_of_arguments_without_a_counterpart_are_not_reported() -> None:
-    given = {"truncation_mode": "keep_start", "vllm_mode": "colocate", "hub_strategy": "every_save", "log_level": "passive"}
+    given = {
+        "truncation_mode": "keep_start",
+        "vllm_mode": "colocate",
+        "hub_strategy": "every_save",
+        "log_level": "passive",
+    }
     assert not convert_trl(given, "grpo", options_of("grpo")).left
 
 
