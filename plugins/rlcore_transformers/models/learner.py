@@ -56,7 +56,7 @@ class ModelLearner(DividedModule, Generic[M]):
         return self.model.device
 
     def to(self, device: torch.device) -> None:
-        """Move the model and its heads to `device`; of weights that are divided afterwards, each process moves its own."""
+        """Move the model and its heads to `device`, but not weights of which processes move their own parts later."""
         waiting = self.start_dtypes()
         if not waiting:
             self.module.to(device)
