@@ -47,6 +47,10 @@ def test_a_run_writes_a_report_at_its_end_unless_disabled(
         (curve,) = next(c["curves"] for g in data["groups"] for c in g["charts"] if c["name"] == "loss/total")
         assert curve["steps"] == [1, 2]
         assert not data["runs"][0]["running"]
+        answer = data["runs"][0]["answer"]
+        assert answer["device"]
+        assert answer["change"]["metric"] == "loss/total"
+        assert answer["best"]["line"].startswith("transformers.AutoModelForCausalLM.from_pretrained(")
         changed = {row["path"]: row["values"] for row in data["options"] if row["changed"]}
         assert changed["run.steps"] == ["2"]
         assert "trainer.optimizer.lr" not in changed
@@ -227,7 +231,7 @@ def test_the_server_answers_only_requests_that_name_this_machine(tmp_path: Path)
     with ReportServer([make_run(tmp_path / "run", steps=4)]) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         assert server.server_address[0] == "127.0.0.1"
-        with urllib.request.urlopen(server.url + "data.json") as answered:
+        with urllib.request.urlopen(server.url + "data.json?run=run") as answered:
             assert json.load(answered)["runs"][0]["step"] == 4
         for address, host, code in ((server.url, "evil.example", 403), (server.url + "../metrics.jsonl", None, 404)):
             request = urllib.request.Request(address, headers={"Host": host} if host else {})
