@@ -156,7 +156,8 @@ def register_schedulers(register: Register) -> None:
 @hookimpl
 def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
     """Note, before anything is built, which model a run divides, so that processes read their own parts of it."""
-    if component.kind != "architectures" or config is None or config.run.shard != "fsdp":
+    is_own = component.kind == "architectures" and component.dist == "rlcore-transformers"
+    if not is_own or config is None or config.run.shard != "fsdp":
         return None
     from rlcore_transformers.models import start
 

@@ -89,5 +89,6 @@ def complete(*models: object) -> None:
     dtypes = start_dtypes(*models)
     for model in (each for each in models if isinstance(each, PreTrainedModel)):
         for weight in model.parameters():
-            weight.data = weight.data.to(dtypes.get(id(weight), weight.dtype))
+            if id(weight) in dtypes:  # a reference shares the memory of the files no longer
+                weight.data = weight.data.to(dtypes[id(weight)], copy=True)
         vars(model).pop(MARK, None)
