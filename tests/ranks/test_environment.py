@@ -49,7 +49,7 @@ def test_a_program_that_no_cluster_has_started_does_not_take_itself_for_a_rank_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(ConfigError, match="run.cluster = 'ray': rlcore.train runs in this process alone"):
+    with pytest.raises(ConfigError, match=r"run\.cluster = 'ray': rlcore\.train runs in this process alone"):
         check_processes(1, 1, "ray")
     monkeypatch.setenv("WORLD_SIZE", "1")
     check_processes(1, 1, "ray")
