@@ -18,6 +18,8 @@ import pytest
 import torch
 
 import rlcore
+from rlcore.cli import main
+from rlcore.config import dump_yaml, load_yaml
 from rlcore.sampling import derive_seeds, sample
 from rlcore.settings import SamplingConfig
 from rlcore_ray import launch
@@ -27,7 +29,7 @@ from rlcore_ray.launch_command import Launch
 from rlcore_ray.ray_sampler import RaySampler
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
-from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer
+from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_llama, make_tokenizer
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 900.0
@@ -281,3 +283,26 @@ def test_two_ranks_that_share_an_actor_and_start_again_learn_as_one_process(
     two = type(one.policy.model).from_pretrained(folder / "runs/two/model").state_dict()
     for name, weight in one.policy.model.state_dict().items():
         assert torch.allclose(two[name], weight, atol=1e-6), name
+
+
+def test_a_trial_of_a_sweep_has_several_processes_of_a_cluster_and_learns_as_one(
+    folder: Path, ray_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_gpt2().save_pretrained(folder / "model")
+    make_tokenizer().save_pretrained(folder / "model")
+    values = {
+        "model": {"path": str(folder / "model")}, "trainer": {"name": "sft", "batch_size": 4},
+        "data": {"samples": [list(sample) for sample in SAMPLES], "eval_samples": [["ab", "cde"]]},
+        "run": {"steps": 2, "report": False, "processes": 2, "cluster": {"name": "ray", "cpus": 0.5}},
+    }  # fmt: skip
+    (folder / "x.yaml").write_text(dump_yaml(values))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("RAY_ADDRESS", ray_address)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    words = ["trainer.optimizer.lr=[1e-2]", "--metric", "eval/loss", "--minimize", "--trials", "1", "--on", "ray"]
+    assert main(["sweep", "x.yaml", *words]) == 0, (folder / "sweeps/x/trials/00000.log").read_text()
+    measured = [json.loads(line) for line in (folder / "sweeps/x/trials/00000/metrics.jsonl").open()]
+    assert '"world": 2' in (folder / "sweeps/x/trials/00000/checkpoints/00000002/manifest.json").read_text()
+    given = load_yaml(folder / "sweeps/x/best.yaml")
+    one = rlcore.train(config={**given, "run": {"steps": 2, "report": False, "name": "one"}})
+    assert measured[-1]["eval/loss"] == pytest.approx(one.metrics["eval/loss"], abs=1e-5)
