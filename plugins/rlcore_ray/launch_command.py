@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, cast
 
 import attrs
 
@@ -47,7 +48,7 @@ class Launch:
     @classmethod
     def of(cls, options: ClusterConfig, processes: int, words: Sequence[str]) -> Launch:
         """Return what `run.cluster` starts."""
-        own = {each.name: getattr(options, each.name) for each in attrs.fields(ClusterConfig) if each.name != "name"}
+        own = {name: value for name, value in attrs.asdict(cast("Any", options)).items() if name != "name"}
         return cls(words=words, processes=processes, **own)
 
     def forwarded(self) -> dict[str, str]:

@@ -97,7 +97,7 @@ def run(sweep: Sweep, *, overwrite: bool = False, **loop: Any) -> int:
     from rlcore_sweep.succession import write_best
     from rlcore_sweep.sweep_folder import SweepFolder, claim
     from rlcore_sweep.sweep_loop import SweepLoop
-    from rlcore_sweep.trials_on_ray import cluster_of
+    from rlcore_sweep.ray import cluster_of
 
     console = make_console()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: trials save and end

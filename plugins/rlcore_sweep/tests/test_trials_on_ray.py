@@ -12,7 +12,7 @@ from sweep_fakes import make_sweep, run_sweep
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
 from rlcore_ray import cluster
-from rlcore_sweep.trials_on_ray import cluster_of
+from rlcore_sweep.ray import cluster_of
 
 
 @pytest.fixture
@@ -54,6 +54,6 @@ def test_a_sweep_on_ray_without_the_package_for_it_is_an_error(
 ) -> None:
     monkeypatch.setitem(sys.modules, "rlcore_ray.cluster", None)
     sweep = make_sweep(tmp_path, "trainer.x=[1]", on="ray")
-    with pytest.raises(ConfigError, match="pip install rlcore-ray"), cluster_of(sweep):
+    with pytest.raises(ConfigError, match=r"pip install rlcore-sweep\[ray\]"), cluster_of(sweep):
         pass
     assert not calls

@@ -31,7 +31,7 @@ def cluster_of(sweep: Sweep) -> Iterator[Mapping[str, str]]:
     try:
         from rlcore_ray.cluster import cluster_address, connect, disconnect
     except ImportError as error:
-        raise ConfigError(f"--on ray: needs the package rlcore-ray ({error}): pip install rlcore-ray") from error
+        raise ConfigError(f"--on ray: needs the package rlcore-ray ({error}): pip install rlcore-sweep[ray]") from error
     processes, cpus = int(run.get("processes") or 1), float(cluster.get("cpus", 1.0))
     started = connect(None, sweep.options.parallel * processes * cpus)
     try:
