@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,7 +14,8 @@ import numpy as np
 from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
-from rlcore_report.answer import best_checkpoint, change_of, device_of, in_one_sentence, spent
+from rlcore_report.answer import best_checkpoint, change_of, in_one_sentence, spent
+from rlcore_report.machine import device_of
 from rlcore_report.metric_groups import headline_charts, plain_name, sorted_into_groups
 from rlcore_report.option_table import OptionRow, option_rows
 from rlcore_report.run_record import RunRecord
@@ -98,7 +100,7 @@ def _answer(run: RunRecord, judged: Sequence[Verdict]) -> dict[str, Any]:
         },
         "seconds": seconds,
         "tokens": tokens,
-        "device": device_of(run),
+        "device": device_of(run.folder),
         "best": None if best is None else {
             "step": best["step"], "score": rounded(best["score"]), "metric": visible(best["metric"]),
             "line": visible(best["line"]),
@@ -108,7 +110,9 @@ def _answer(run: RunRecord, judged: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def _headline(kinds: Sequence[Variant]) -> list[str]:
-    return list(dict.fromkeys(name for kind in kinds for run in kind.runs for name in run.headline))
+    """Return what the trainers name, by turns, so that each has its first metrics in front."""
+    turns = itertools.zip_longest(*(run.headline for kind in kinds for run in kind.runs))
+    return list(dict.fromkeys(name for turn in turns for name in turn if name is not None))
 
 
 def _axes(kind: Variant) -> dict[str, Any]:
