@@ -93,11 +93,11 @@ def run(sweep: Sweep, *, overwrite: bool = False, **loop: Any) -> int:
 
     from rlcore.loggers.terminal import make_console
     from rlcore_sweep.child import visible_gpus
+    from rlcore_sweep.ray import cluster_of
     from rlcore_sweep.screen import LineScreen, LiveScreen
     from rlcore_sweep.succession import write_best
     from rlcore_sweep.sweep_folder import SweepFolder, claim
     from rlcore_sweep.sweep_loop import SweepLoop
-    from rlcore_sweep.ray import cluster_of
 
     console = make_console()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: trials save and end
