@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from functools import partial
 
 import datasets
 import pytest
@@ -43,7 +44,7 @@ def test_a_file_gives_the_same_rows_streamed_compressed_or_not(tmp_path, name, t
 
 
 def test_lines_and_arrays_may_be_compressed(tmp_path):
-    (tmp_path / "lines.txt.gz").write_bytes(gzip.compress("eins\n\nzwei\n".encode()))
+    (tmp_path / "lines.txt.gz").write_bytes(gzip.compress(b"eins\n\nzwei\n"))
     (tmp_path / "rows.json.zst").write_bytes(zstandard.compress(json.dumps(ROWS).encode()))
     assert load_source("lines.txt.gz") == ["eins", "zwei"]
     assert load_source("rows.json.zst") == ROWS
@@ -74,10 +75,9 @@ def test_a_pattern_and_a_folder_have_the_rows_of_their_files_in_the_order_of_the
 )
 def test_a_pattern_or_folder_without_files_is_named(tmp_path, source, message, streaming):
     (tmp_path / "empty").mkdir()
+    read = partial(open_stream, data=DataConfig(streaming=True), seed=0) if streaming else load_source
     with pytest.raises(DataError, match=message):
-        if streaming:
-            open_stream(source, DataConfig(streaming=True), seed=0)
-        load_source(source, "samples")
+        read(source, what="samples")
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.jsonl.zst", "rows.tsv.gz", "rows.csv.zst"])

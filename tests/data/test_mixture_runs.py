@@ -136,14 +136,14 @@ def learn_on_ranks(root: str, cases: list[str]) -> None:
 
 @pytest.mark.slow
 def test_two_processes_take_the_rows_of_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     cases = ["sft", "grpo"]
     call_on_two_ranks("test_mixture_runs:learn_on_ranks", {"root": str(tmp_path), "cases": cases}, what="two ranks")
     for case in cases:
         train(tmp_path, f"{case}-one", **CASES[case], steps=3)
         for one, two in zip(metrics_of(tmp_path, f"{case}-one"), metrics_of(tmp_path, f"{case}-two"), strict=True):
             names = [name for name in one if name.startswith(("data/share", "data/epoch", "reward/mean", "loss/total"))]
-            assert len(names) >= 4
+            assert len(names) >= 4 or "lr" not in one  # as of an evaluation
             assert {name: two[name] for name in names} == pytest.approx({name: one[name] for name in names}, rel=1e-4)
 
 
@@ -156,5 +156,3 @@ def test_functions_are_checked_with_the_columns_of_all_sources_before_the_run(tm
     train(tmp_path, "fine", **{**given, "prompts": [{"path": ["k"], "name": "x"}, {"path": rows, "name": "y"}]})
     with pytest.raises(rlcore.errors.RewardError, match="answer"):
         train(tmp_path, "wrong", **{**given, "prompts": [{"path": ["k"], "name": "x"}, {"path": ["l"], "name": "y"}]})
-
-

@@ -106,7 +106,9 @@ def test_a_share_moves_linearly_over_the_steps(char_tokenizer):
 
 def test_a_checkpoint_with_other_weights_is_refused(char_tokenizer):
     rows, other = (rows_of(char_tokenizer, mixture(1, weight)) for weight in (2, 3))
-    with pytest.raises(CheckpointError, match=r"written with the mixture \{'a': .*'b': \[\[0\.0, 2\.0\]\]\}, now it is"):
+    with pytest.raises(
+        CheckpointError, match=r"written with the mixture \{'a': .*'b': \[\[0\.0, 2\.0\]\]\}, now it is"
+    ):
         other.order(other, 0).load_state_dict(rows.order(rows, 0).state_dict())
 
 
@@ -135,7 +137,10 @@ def test_streamed_rows_come_from_the_same_sources_as_rows_in_memory_and_are_the_
         ([{"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl"}], r"samples\[1\]: has no weight, and samples\[0\] has"),
         ([{"path": "a.jsonl"}, {"path": "b.jsonl"}], r"samples\[0\]: has no weight, and the size of a stream is unkn"),
         ([{"path": "a.jsonl", "weight": 1}, {"path": B, "weight": 1}], r"samples\[1\] is .*list.*no stream"),
-        ([{"path": "a.jsonl", "weight": 1}, {"path": "empty.jsonl", "weight": 1}], r"samples\[1\]: empty\.jsonl has no rows"),
+        (
+            [{"path": "a.jsonl", "weight": 1}, {"path": "empty.jsonl", "weight": 1}],
+            r"samples\[1\]: empty\.jsonl has no rows",
+        ),
     ],
 )
 def test_a_mixture_that_cannot_be_streamed_is_named(char_tokenizer, given, message):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import numpy as np
 
-from rlcore.data.order import Order, OrderedRows
 from rlcore.errors import CheckpointError, DataError
 from rlcore.safe_text import shorten
 from rlcore.sampling import hash_positions
+from rlcore.training import Order, OrderedRows
 from rlcore.types import Prompt, sequences_of
 from rlcore_transformers.data.mixture_sources import Source, parse_mixture
 from rlcore_transformers.data.sources import load_part
