@@ -189,3 +189,31 @@ def test_the_name_of_a_module_or_class_occurs_once() -> None:
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append(name)
     assert {name: places for name, places in {**modules, **classes}.items() if len(places) > 1} == {}
+
+
+def test_modules_that_tests_import_have_names_of_their_own() -> None:
+    """Folders of tests are on `sys.path` together, so that of two modules with one name any may be imported."""
+    files = [file for folder in ("tests", "plugins/*/tests") for file in _test_files(folder)]
+    places: dict[str, list[str]] = {}
+    for file in files:
+        places.setdefault(file.stem, []).append(str(file.relative_to(ROOT)))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert twice, "test_conformance is in many packages"
+    shared = {
+        f"{file.relative_to(ROOT)} imports {name}, which is one of {', '.join(twice[name])}"
+        for file in files
+        for name in _imported_names(file) & twice.keys()
+    }
+    assert not shared, "rename the module that is imported: " + "; ".join(sorted(shared))
+
+
+def _test_files(pattern: str) -> list[Path]:
+    """Return the modules in folders of tests; those in packages have the names of these before their own."""
+    found = [file for folder in ROOT.glob(pattern) for file in folder.rglob("*.py")]
+    return [file for file in found if not (file.parent / "__init__.py").exists()]
+
+
+def _imported_names(file: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}

@@ -137,7 +137,7 @@ def test_a_wheel_names_its_entry_point_licence_and_python(name: str, wheel: zipf
     own = {short: "rlcore.plugins.builtin" if name == "rlcore" else f"{package_of(name)}.plugin"}
     assert (dict(points["rlcore"]) if "rlcore" in points else {}) == ({} if name in NO_PLUGIN else own)
     metadata = metadata_of(wheel)
-    charts = {"page/uPlot.LICENSE"} if name == "rlcore-report" else set()  # its wheel holds a library
+    charts = {"page/uPlot.LICENSE", "page/htm-preact.LICENSE"} if name == "rlcore-report" else set()  # libraries
     assert metadata["License-Expression"] == ("Apache-2.0 AND MIT" if charts else "Apache-2.0")
     assert metadata["Requires-Python"] == ">=3.11"
     licences = {path.partition(".dist-info/licenses/")[2]: path for path in wheel.namelist() if "/licenses/" in path}

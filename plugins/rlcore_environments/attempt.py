@@ -6,10 +6,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rlcore.components import describe_error
 from rlcore.errors import RLCoreError
+from rlcore.logging import get_logger
 from rlcore.protocols import Turn
-from rlcore_environments.calls import finished
+from rlcore_environments.calls import CallTooLate, finished
 from rlcore_environments.factory import Factory, check_environment
+
+log = get_logger("environments")
 
 
 class EpisodeOver(RLCoreError, RuntimeError):
@@ -63,3 +67,9 @@ class Attempt:
             made, self._environment, self._is_over = self._environment, None, True
         close = getattr(made, "close", None)
         return close if callable(close) else None
+
+
+def warn_unclosed(error: BaseException) -> None:
+    """Log that an environment was not closed: its episode is over, and what it said is known."""
+    reason = f"close {error}" if isinstance(error, CallTooLate) else describe_error(error)
+    log.warning("an environment could not be closed", error=reason)

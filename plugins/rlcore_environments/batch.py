@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from rlcore.protocols import Policy
 from rlcore.types import Episodes, Trajectories
-from rlcore_environments.episode import DONE, TOOLS, Episode
+from rlcore_environments.episode import DONE, TOKENS, TOOLS, Episode
 
 
 def to_batch(
@@ -21,6 +21,7 @@ def to_batch(
     counted: Sequence[str] = (),
     tools: Sequence[Any] = (),
     refills: bool = False,
+    records_tokens: bool = False,
 ) -> Episodes:
     """Return the trajectories of B episodes on the policy's device, without what follows the last chosen token.
 
@@ -31,6 +32,7 @@ def to_batch(
         counted: metrics that are 0 in an episode without them, unless it failed.
         tools: JSON schemas of the tools that the policy may call, so that calls are counted.
         refills: whether failed episodes are replaced, so that replacements are counted.
+        records_tokens: whether transcripts have token ids.
     """
     pad = policy.tokenizer.pad_token_id
     lengths = [_length(episode) for episode in episodes]
@@ -52,7 +54,7 @@ def to_batch(
     return Episodes(
         batch.tokens, batch.mask, batch.action_mask, batch.ended, batch.columns,
         outputs=[episode.opening_text + episode.output for episode in episodes],
-        arguments=_arguments(episodes, json.dumps(list(tools), default=str) if tools else ""),
+        arguments=_arguments(episodes, _about(tools, records_tokens=records_tokens)),
         numbers=Numbers({key: [each.get(key) for each in metrics] for key in keys}),
         failures=[episode.failure for episode in episodes],
     )  # fmt: skip
@@ -75,13 +77,13 @@ def _numbers(episode: Episode, counted: Iterable[str], *, has_tools: bool) -> di
     return episode.numbers | ({"episode/tool_calls": calls} if has_tools else {}) | named
 
 
-def _arguments(episodes: Sequence[Episode], tools: str) -> dict[str, list[Any]]:
+def _arguments(episodes: Sequence[Episode], about: Callable[[Episode], dict[str, Any]]) -> dict[str, list[Any]]:
     transcripts = [[*_asked(episode), *episode.messages] for episode in episodes]
     plain = ("role", "content", "name", "tool_calls", "tool_call_id")
     return {
         "messages": [[{k: v for k, v in each.items() if k in plain} for each in rows] for rows in transcripts],
         "turns": [[turn.text for turn in episode.turns] for episode in episodes],
-        "transcript": [transcript_of(episode, tools) for episode in episodes],
+        "transcript": [transcript_of(episode, about(episode)) for episode in episodes],
         "info": [{**episode.values, **episode.info, "end": episode.end} for episode in episodes],
         "environment_rewards": [
             [reward for reward, is_chosen in zip(episode.rewards, episode.chosen, strict=True) if is_chosen]
@@ -95,14 +97,25 @@ def _asked(episode: Episode) -> list[dict[str, Any]]:
     return [dict(each) for each in prompt.messages or [{"role": "user", "content": prompt.text}]]
 
 
-def transcript_of(episode: Episode, tools: str = "") -> list[dict[str, Any]]:
+def _about(tools: Sequence[Any], *, records_tokens: bool) -> Callable[[Episode], dict[str, Any]]:
+    """Return what tells the things about an episode that the first message of its transcript has.
+
+    They are the schemas of the tools as JSON, since the template may render them, and the token ids, if asked for.
+    """
+    schemas = {TOOLS: json.dumps(list(tools), default=str)} if tools else {}
+    return lambda episode: schemas | ({TOKENS: episode.segments} if records_tokens else {})
+
+
+def transcript_of(episode: Episode, about: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Return who said what after the prompt that was read, with the reward of each turn, and why it failed.
 
-    The first message has the schemas of the tools as JSON, if there are any, since the template may render them.
+    Args:
+        episode: the episode.
+        about: further values of the first message.
     """
     rows = [dict(each) for each in (*episode.opening, *episode.messages)]
-    if rows and tools:
-        rows[0][TOOLS] = tools
+    if rows:
+        rows[0].update(about or {})
     return [*rows, {"role": "failure", "content": episode.failure}] if episode.failure else rows
 
 

@@ -14,9 +14,11 @@ from typing import Any
 import attrs
 
 from rlcore.errors import ConfigError
+from rlcore.logging import get_logger
 from rlcore.protocols import RunView
 from rlcore.safe_text import show
 
+log = get_logger("environments")
 OPTION = "data.episodes.curriculum"
 SUCCESS, FAILED = "episode/success", "episode/failed"
 ROUNDING = 1e-6
@@ -51,10 +53,7 @@ class Move:
 
         Args:
             step: steps that are done.
-            metrics: the last value of each metric of the run.
-
-        Raises:
-            ConfigError: success decides, and the environment has not stated it.
+            metrics: the last value of each metric of the run; a success that no episode has stated counts as 0.
         """
         if self.over:
             done = min(step, self.over)
@@ -65,11 +64,6 @@ class Move:
         before = metrics.get(f"curriculum/{self.name}")
         if before is None:
             return self.first
-        if SUCCESS not in metrics and metrics.get(FAILED, 0.0) < 1:
-            raise ConfigError(
-                f"{OPTION}.{self.name}.success: the environment's info has no 'success', by which the value moves; set "
-                "info={'success': ...} in the last Step, or give `over`, a number of steps"
-            )
         moves = math.ceil(abs(before - self.first) / self.by - ROUNDING)
         moves += metrics.get(SUCCESS, 0.0) >= self.success
         way = moves * self.by
@@ -93,9 +87,24 @@ class Curriculum:
 
     def __init__(self, given: Any) -> None:
         self.run: RunView | None = None
+        self._has_warned = False
         if given is not None and not isinstance(given, Mapping):
             raise ConfigError(f"{OPTION} = {show(given)}: give a mapping from names of columns to {FORMS}")
         self.moves = [_move(str(name), move) for name, move in (given or {}).items()]
+
+    def _warn(self, moves: Sequence[Move]) -> None:
+        self._has_warned = True
+        for move in moves:
+            log.warning(
+                "a value of the curriculum stays at its first one until an episode succeeds, and none has stated in "
+                "its info whether it did: set info={'success': ...} in the last Step, or give `over`",
+                option=f"{OPTION}.{move.name}", value=move.first,
+            )  # fmt: skip
+
+    @property
+    def step(self) -> int:
+        """Steps of the run that are done."""
+        return 0 if self.run is None else self.run.step
 
     def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Check that each moving value reaches a row to train on: those that have the column keep their own.
@@ -113,13 +122,14 @@ class Curriculum:
     def values(self, split: str) -> dict[str, Number]:
         """Return the present value of each column; rows of the split `eval` have the last ones.
 
-        Raises:
-            ConfigError: success decides, and the environment has not stated it.
+        If success decides, and no episode has stated it after the first round, a warning names the value that stays.
         """
         if split == "eval":
             return {move.name: move.last for move in self.moves}
-        step, metrics = (0, {}) if self.run is None else (self.run.step, self.run.metrics)
-        return {move.name: move.value(step, metrics) for move in self.moves}
+        metrics = {} if self.run is None else self.run.metrics
+        if not self._has_warned and SUCCESS not in metrics and metrics.get(FAILED, 1.0) < 1:
+            self._warn([move for move in self.moves if not move.over])
+        return {move.name: move.value(self.step, metrics) for move in self.moves}
 
 
 def _move(name: str, given: Any) -> Move:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import attrs
@@ -22,6 +23,8 @@ OF_TURNS = ("reward", "truncated")
 """Keys of the policy's messages in a transcript."""
 TOOLS = "tools"
 """Key of the first message of a transcript, with the schemas of the tools."""
+TOKENS = "tokens"
+"""Key of the first message of a transcript, with the token ids of the episode."""
 ENDS = (DONE, TRUNCATED, MAX_TURNS, MAX_NEW_TOKENS, CONTEXT, FAILED)
 SUCCESS = "episode/success"
 """The metric of `info["success"]`."""
@@ -163,6 +166,12 @@ class Episode:
             self.fail(f"the environment {error}")
         else:
             self.fail(f"the environment raised {describe_error(error)}{place_of(error)}")
+
+    @property
+    def segments(self) -> list[list[int]]:
+        """The tokens as they were read and sampled, in turn: of the prompt, of a turn, of its answer, and so on."""
+        runs = groupby(zip(self.tokens, self.chosen, strict=True), lambda pair: pair[1])
+        return [[token for token, _ in run] for _, run in runs]
 
     @property
     def next_prompt(self) -> Prompt:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from functools import cached_property
 from typing import Any
 
 from rlcore.components import describe_error
 from rlcore.errors import DataError
-from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 from rlcore_environments.answers import BadAnswer, read_messages
-from rlcore_environments.calls import Calls, CallTooLate, finished
+from rlcore_environments.attempt import warn_unclosed
+from rlcore_environments.calls import Calls, CallTooLate, Pending, allow_more, finished
 from rlcore_environments.factory import Factory, check_environment
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.process import RemoteError
 from rlcore_environments.rows import SEED, describe_silence
 from rlcore_environments.worker import place_of
-
-log = get_logger("environments")
 
 
 class Openings:
@@ -48,12 +47,16 @@ class Openings:
         Raises:
             DataError: a reset raises, takes too long, or returns no messages although its row has no prompt.
         """
-        pending = [self._calls.start(self._reset, {k: v for k, v in row.items() if k != column}) for row in rows]
+        pending = list[tuple[Future[Any], Pending]]()
+        for row in rows:
+            reset = Future[Any]()
+            given = {name: value for name, value in row.items() if name != column}
+            pending.append((reset, self._calls.start(self._reset, given, reset)))
         found = []
-        for i, (row, call) in enumerate(zip(rows, pending, strict=True)):
+        for i, (row, (reset, call)) in enumerate(zip(rows, pending, strict=True)):
             where = f"{what}[{i}]: environment '{self._factory.name}'"
             try:
-                said = read_messages(call.result(), "reset")
+                said = read_messages(_result(reset, call), "reset")
             except BadAnswer as error:
                 raise DataError(f"{where}: {error}") from error
             except CallTooLate as error:
@@ -69,12 +72,27 @@ class Openings:
             found.append(said)
         return found
 
-    def _reset(self, row: Mapping[str, Any]) -> Any:
+    def _reset(self, row: Mapping[str, Any], found: Future[Any]) -> None:
+        """Set what the reset returns or raises; then close the environment, for which there is as much time again."""
         environment = check_environment(self._factory.make(), self._factory)
         try:
-            return finished(environment.reset({k: v for k, v in row.items() if k != SEED}, seed=int(row[SEED])))
-        finally:
-            _close(environment)
+            given = {name: value for name, value in row.items() if name != SEED}
+            found.set_result(finished(environment.reset(given, seed=int(row[SEED]))))
+        except BaseException as error:  # noqa: BLE001  raised again where the result is read
+            found.set_exception(error)
+        allow_more(self._options.timeout_s)
+        _close(environment)
+
+
+def _result(reset: Future[Any], call: Pending) -> Any:
+    """Return or raise what a reset did; an environment that does not close in time is a warning."""
+    try:
+        call.result()
+    except CallTooLate as error:
+        if not reset.done():
+            raise
+        warn_unclosed(error)
+    return reset.result()
 
 
 def _close(environment: Any) -> None:
@@ -87,4 +105,4 @@ def _close(environment: Any) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  an environment may raise anything
-        log.warning("an environment could not be closed", error=describe_error(error))
+        warn_unclosed(error)

@@ -44,6 +44,15 @@ class EpisodeOptions:
         None, "columns of rows that move over the run, by name: `{from, to, over}`, over so many steps, or `{from, to, "
         "success, by}`, by so much after each round of which this share of the episodes succeeded; implies `lazy`"
     )  # fmt: skip
+    seeds: Literal["fixed", "fresh"] = option(
+        "fixed",
+        "`fixed`: a row has the same seed whenever it is played; `fresh`: another one in each step of training, unless "
+        "the row states its own; implies `lazy`",
+    )
+    record_tokens: bool = option(
+        False, "record the token ids of episodes in their transcripts, so that those who learn from recorded episodes "
+        "learn from exactly the tokens that were sampled"
+    )  # fmt: skip
     max_failed: float = option(
         0.5, "the run ends if a larger share of the episodes of a round, or of an evaluation, fails", ge=0, le=1
     )

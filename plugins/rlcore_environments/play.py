@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlcore.components import describe_error
 from rlcore.config import evolve
 from rlcore.errors import ConfigError, DataError
-from rlcore.logging import get_logger
 from rlcore.protocols import Policy, Turn
 from rlcore.safe_text import shorten
 from rlcore.sampling import derive_seeds, takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Trajectories
 from rlcore_environments.answers import Answer, read_messages, read_step
-from rlcore_environments.attempt import Attempt
+from rlcore_environments.attempt import Attempt, warn_unclosed
 from rlcore_environments.calls import Pending
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import CONTEXT, MAX_NEW_TOKENS, MAX_TURNS, Episode
@@ -28,8 +26,6 @@ from rlcore_environments.turns import read_turns
 
 if TYPE_CHECKING:
     from rlcore_environments.sampler import EpisodeSampler
-
-log = get_logger("environments")
 
 
 class Play:
@@ -200,6 +196,12 @@ class Play:
         except DataError as error:
             episode.fail(str(error))
             return
+        if not tokens:
+            episode.fail(
+                f"no token of the environment's answer {shorten(text)} would stand between this turn and the next one, "
+                "so they would count as one turn; answer with a text, such as a line break"
+            )
+            return
         longest = self.policy.max_prompt_length
         if longest and len(episode.tokens) + len(tokens) > longest:
             episode.end = CONTEXT
@@ -247,7 +249,7 @@ class Play:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  the episode is over, and its tokens are known
-                log.warning("an environment could not be closed", error=describe_error(error))
+                warn_unclosed(error)
 
 
 def turn_seed(seed: int, index: int) -> int:

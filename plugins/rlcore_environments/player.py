@@ -24,7 +24,16 @@ from rlcore_environments.factory import Factory, factory_of
 from rlcore_environments.openings import Openings
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.process import isolated_factory
-from rlcore_environments.rows import SEED, any_token, content_of, describe_silence, fields_of, fitted, own_columns
+from rlcore_environments.rows import (
+    SEED,
+    any_token,
+    content_of,
+    describe_silence,
+    fields_of,
+    fitted,
+    fresh_rows,
+    own_columns,
+)
 from rlcore_environments.sampler import EpisodeSampler, Given
 from rlcore_environments.worker import place_of
 from rlcore_transformers.data.rows import load_rows
@@ -56,7 +65,7 @@ class Player:
                 environment, self.options.python, one_each=one_each, timeout_s=self.options.timeout_s
             )
         self.curriculum = Curriculum(self.options.curriculum)
-        self.is_lazy = self.options.lazy or bool(self.curriculum.moves)
+        self.is_lazy = self.options.lazy or bool(self.curriculum.moves) or self.options.seeds == "fresh"
         self._openings = Openings(self.factory, self.options)
         self._dialogues: dict[int, tuple[Any, Dialogue]] = {}
         self._given: dict[int, Given] = {}  # by the identity of a prompt's columns
@@ -121,9 +130,11 @@ class Player:
                 return self._render(pipeline, rows, openings, tokenizer, data, max_length=max_length, what=what)
 
             if self.is_lazy:
+                fresh = [False] * len(rows)
                 if what == "prompts":
                     self.curriculum.check_rows(fields)
-                return self._unopened(fields, render, tokenizer, data, what)
+                    fresh = fresh_rows(rows, self.options)
+                return self._unopened(fields, render, tokenizer, data, what, fresh)
             openings = self._openings.of(fields, data.prompt_column, what)
             found = render(fields, openings)
             for prompt, row, said in zip(found, fields, openings, strict=True):
@@ -175,6 +186,7 @@ class Player:
         tokenizer: Any,
         data: DataConfig,
         what: str,
+        fresh: Sequence[bool],
     ) -> list[Prompt]:
         """Return the prompts of rows without a reset; each knows how it is rendered with the first messages."""
         column, names = data.prompt_column, dict.fromkeys(name for row in rows for name in row)
@@ -187,7 +199,7 @@ class Player:
             complete = partial(self._completed, render, row, column, f"{what}[{i}]")
             split = "eval" if what == "eval_prompts" else "train"
             self._given[id(prompt.columns)] = Given(
-                prompt.columns, own_columns(row, column), int(row[SEED]), None, complete, split
+                prompt.columns, own_columns(row, column), int(row[SEED]), None, complete, split, is_fresh=fresh[i]
             )
             found.append(prompt)
         return found
@@ -211,6 +223,8 @@ class Player:
         if found is None or found.columns is not prompt.columns:
             columns = dict(prompt.columns)
             found = Given(prompt.columns, columns, int(columns.pop(SEED, 0)), None)
+        if found.is_fresh:
+            found = attrs.evolve(found, seed=derive_seeds(found.seed, [self.curriculum.step])[0])
         if not self.curriculum.moves:
             return found
         moving = {k: v for k, v in self.curriculum.values(found.split).items() if found.row.get(k) is None}

@@ -2,15 +2,16 @@
 
 A row has the `prompt`, the `messages` of a conversation, and the `transcript`, which has the messages that followed.
 The policy's turns have a `reward`; those that a limit cut off have `truncated`. The first message has the `tools`, as
-JSON, if there are any; the row may have them instead. Other messages, whatever their role,
-are the environment's.
+JSON, if there are any; the row may have them instead. With `data.episodes.record_tokens` the first message also has
+the `tokens` of the episode, as lists that were read and sampled in turn. Other messages, whatever their role, are the
+environment's.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import groupby, takewhile
+from itertools import chain, groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import DataError
@@ -18,7 +19,7 @@ from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 from rlcore.types import Sample
 from rlcore_environments.dialogue import Dialogue
-from rlcore_environments.episode import TOOLS
+from rlcore_environments.episode import TOKENS, TOOLS
 from rlcore_transformers.data.chat import template_variables
 from rlcore_transformers.data.limits import truncated
 from rlcore_transformers.data.sources import load_source
@@ -60,8 +61,10 @@ def build_episodes(
 ) -> list[Sample]:
     """Tokenise recorded episodes as they were played; the chosen tokens are those of the policy's turns.
 
-    A turn is chosen with the token that ends it, unless it was cut off. Texts of an environment are no control tokens.
-    Episodes that failed are left out, with a warning. The arguments are those of `rlcore.protocols.SamplePipeline`.
+    Recorded token ids are used as they are, unless they are those of another tokenizer, which is a warning. Without
+    them, texts are tokenised: a turn is chosen with the token that ends it, unless it was cut off, and texts of an
+    environment are no control tokens. Episodes that failed are left out, with a warning. The arguments are those of
+    `rlcore.protocols.SamplePipeline`.
 
     Raises:
         DataError: a row is no episode, has no turn, or does not fit the model's context.
@@ -70,15 +73,25 @@ def build_episodes(
     if failed := sum(map(_failed, rows)):
         log.warning("episodes that failed are left out", option=what, failed=failed, of=len(rows))
     dialogues = dict[str, tuple[Dialogue, int | None]]()
-    samples = []
+    samples, foreign = [], 0
     for i, row in enumerate(rows):
         if not _failed(row):
             where = f"{what}[{i}]"
+            segments = _recorded(row, where)
+            if segments and _fits(segments, row, tokenizer):
+                samples.append(_to_sample(*_joined(segments), data, max_length, where))
+                continue
+            foreign += bool(segments)
             tools = _tools(row, where)
             if (key := json.dumps(tools, default=str)) not in dialogues:
                 dialogue = Dialogue(tokenizer, data, tools=tools, keeps_history=True)
                 dialogues[key] = dialogue, _end_of_turn(dialogue)
-            samples.append(_sample(*dialogues[key], row, max_length, where))
+            samples.append(_to_sample(*_tokenised(*dialogues[key], row, where), data, max_length, where))
+    if foreign:
+        log.warning(
+            "recorded token ids are those of another tokenizer; the texts are tokenised instead", option=what,
+            episodes=foreign, of=len(samples),
+        )  # fmt: skip
     if not samples:
         raise DataError(f"{what}: has no episode that did not fail; at least one is needed")
     return samples
@@ -124,9 +137,40 @@ def _tools(row: Mapping[str, Any], where: str) -> list[Any]:
     return found
 
 
-def _sample(dialogue: Dialogue, end: int | None, row: Mapping[str, Any], max_length: int, where: str) -> Sample:
+def _recorded(row: Mapping[str, Any], where: str) -> list[list[int]]:
+    """Return the token ids of an episode, which were read and sampled in turn; empty if they were not recorded."""
+    found = row["transcript"][0].get(TOKENS) or []
+    lists = isinstance(found, list) and all(isinstance(each, list) and each for each in found)
+    if not lists or not all(type(token) is int and token >= 0 for each in found for token in each):
+        raise DataError(
+            f"{where}: '{TOKENS}' is {shorten(found)}; it must be a list of lists of token ids, or left out"
+        )
+    if found and len(found) // 2 != (count := len(_turns(row))):
+        raise DataError(
+            f"{where}: '{TOKENS}' has {len(found)} lists, which are read and sampled in turn, and the transcript has "
+            f"{count} turns of the policy; leave '{TOKENS}' out, so that the texts are tokenised"
+        )
+    return found
+
+
+def _fits(segments: Sequence[Sequence[int]], row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether token ids are of this tokenizer: the text of a turn, if one has any, is in what they decode to."""
+    if max(map(max, segments)) >= len(tokenizer):
+        return False
+    texts = [str(turn["content"]).replace("\ufffd", "").strip() for turn in _turns(row)]
+    pairs = [(text, tokenizer.decode(list(ids))) for text, ids in zip(texts, segments[1::2], strict=True) if text]
+    return not pairs or any(text in str(decoded) for text, decoded in pairs)
+
+
+def _joined(segments: Sequence[Sequence[int]]) -> tuple[list[int], list[bool]]:
+    """Return all tokens, and whether each of them was chosen."""
+    return list(chain(*segments)), [k % 2 == 1 for k, each in enumerate(segments) for _ in each]
+
+
+def _tokenised(dialogue: Dialogue, end: int | None, row: Mapping[str, Any], where: str) -> tuple[list[int], list[bool]]:
+    """Return the tokens of the texts of an episode, and whether each of them was chosen."""
     opening = list(takewhile(lambda message: not _is_turn(message), row["transcript"]))
-    said = [{name: value for name, value in each.items() if name != TOOLS} for each in opening]
+    said = [{name: value for name, value in each.items() if name not in (TOOLS, TOKENS)} for each in opening]
     tokens = _opening(dialogue, row, said, where)
     chosen = [False] * len(tokens)
     for is_turn, messages in groupby(row["transcript"][len(opening) :], _is_turn):
@@ -135,8 +179,13 @@ def _sample(dialogue: Dialogue, end: int | None, row: Mapping[str, Any], max_len
         else:
             tokens += dialogue.reply(list(messages), last=tokens[-1])
         chosen += [is_turn] * (len(tokens) - len(chosen))
+    return tokens, chosen
+
+
+def _to_sample(tokens: list[int], chosen: list[bool], data: DataConfig, max_length: int, where: str) -> Sample:
+    """Return a sample that ends with the last chosen token, or earlier within the limits."""
     size = len(chosen) - chosen[::-1].index(True) if True in chosen else 0
-    kept = truncated(tokens[:size], limit=dialogue.data.max_sample_tokens, max_length=max_length, where=where)
+    kept = truncated(tokens[:size], limit=data.max_sample_tokens, max_length=max_length, where=where)
     if True not in chosen[: len(kept)]:
         raise DataError(
             f"{where}: has no token of the policy within data.max_sample_tokens; raise it or remove the row"

@@ -11,6 +11,7 @@ from rlcore.safe_text import shorten
 from rlcore.settings import DataConfig
 from rlcore.types import is_conversation
 from rlcore_environments.dialogue import Dialogue
+from rlcore_environments.options import EpisodeOptions
 from rlcore_transformers.data.limits import truncated_prompt
 
 SEED = "seed"
@@ -50,6 +51,23 @@ def fields_of(row: Any, column: str, seed: int, where: str) -> dict[str, Any]:
             "environment, an integer; correct it, or rename the column if it is something else"
         )
     return {**fields, SEED: seed if own is None else int(own)}
+
+
+def fresh_rows(rows: Sequence[Any], options: EpisodeOptions) -> list[bool]:
+    """Return for each row to train on whether its environment has another seed in each step.
+
+    Raises:
+        ConfigError: `data.episodes.seeds` is `fresh`, and every row states its own seed.
+    """
+    if options.seeds == "fixed":
+        return [False] * len(rows)
+    found = [not isinstance(row, Mapping) or row.get(SEED) is None for row in rows]
+    if rows and not any(found):
+        raise ConfigError(
+            f"data.episodes.seeds = 'fresh': has no effect, since every row to train on has a '{SEED}' of its own, "
+            "which it keeps; leave that column out of the rows, or leave this option out"
+        )
+    return found
 
 
 def fitted(tokens: Sequence[int], dialogue: Dialogue, data: DataConfig, max_length: int, where: str) -> tuple[int, ...]:

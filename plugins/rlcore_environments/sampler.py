@@ -49,6 +49,7 @@ class Given:
         complete: returns the prompt with the first messages, of a prompt that was read without them.
         split: `train` or `eval`.
         values: columns of the row that move over the run.
+        is_fresh: whether the seed of each step follows from this one and the number of the step.
     """
 
     columns: Mapping[str, Any]
@@ -58,6 +59,7 @@ class Given:
     complete: Callable[[list[dict[str, Any]]], Prompt] | None = None
     split: str = "train"
     values: Mapping[str, float] = attrs.field(factory=dict)
+    is_fresh: bool = False
 
 
 class EpisodeSampler:
@@ -140,7 +142,7 @@ class EpisodeSampler:
         self._counted |= dict.fromkeys(name for episode in episodes for name in episode.counted)
         batch = to_batch(
             policy, episodes, columns=list(columns), counted=list(self._counted), tools=self.factory.tools,
-            refills=self.options.refill > 0,
+            refills=self.options.refill > 0, records_tokens=self.options.record_tokens,
         )  # fmt: skip
         if isinstance(batch.numbers, Numbers):
             self._batches.append((weakref.ref(batch.numbers), batch.failures))

@@ -31,6 +31,7 @@ def connect(address: str | None, num_cpus: float) -> bool:
         return False
     address = address or os.environ.get("RAY_ADDRESS") or None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # ranks and actors get as much of a busy machine as this process
     try:
         with _own_signals():
             if address is not None:

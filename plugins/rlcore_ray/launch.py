@@ -20,10 +20,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlcore.safe_text import write
 from rlcore_ray import cluster
-from rlcore_ray.agent import ERR, Agent, News
+from rlcore_ray.agent import Agent, News
 from rlcore_ray.errors import RayError
 from rlcore_ray.launch_command import Launch
 from rlcore_ray.rank_environment import environments, order
+from rlcore_ray.rank_output import Lines
 
 INTERRUPTED = 130
 LISTEN_S = 2.0
@@ -137,6 +138,7 @@ class _Start:
             actor.options(num_cpus=0, max_concurrency=4, scheduling_strategy=each).remote() for each in strategies
         ]
         self.ends: dict[int, End] = {}
+        self._lines = Lines()
         self._passed_on, self._is_killing = 0, False
         self._failed_at: float | None = None
 
@@ -202,11 +204,10 @@ class _Start:
         except RayActorError:
             return End(1, f"RayError: rank {rank} is lost: its machine, or the actor that ran it, has ended", 0)
         for number, text in news.written:
-            stream = sys.stderr if number == ERR else sys.stdout
-            stream.buffer.write(text)
-            stream.flush()
+            self._lines.write(rank, number, text)
         if news.code is None:
             return None
+        self._lines.end(rank)
         if news.code < 0 and not self._is_killing:
             return End(news.code, _describe(rank, -news.code), 0)
         error: Mapping[str, Any] = news.error or {}

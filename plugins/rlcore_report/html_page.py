@@ -1,7 +1,7 @@
 """A report as one HTML file: its script, its style, the charting library and its data, with nothing to fetch.
 
 The texts of a run are data. The page's script puts them into text nodes only, and the page's content security policy
-lets the browser run no script but the two of this package, which it names by their hashes, and fetch nothing.
+lets the browser run no script but those of this package, which it names by their hashes, and fetch nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,28 @@ _PAGE = """<!doctype html>
 <title>{title}</title>
 <style>{style}</style>
 </head>
-<body{live}>
+<body>
 <main id="page"><noscript>This page needs JavaScript.</noscript></main>
 <script type="application/json" id="data">{data}</script>
-<script>{library}</script>
-<script>{script}</script>
+{scripts}
 </body>
 </html>
 """
+
+
+LIBRARIES = ("uPlot.iife.min.js", "htm-preact.umd.js")
+SCRIPTS = (
+    "view.js",
+    "elements.js",
+    "charts.js",
+    "plots.js",
+    "answer.js",
+    "comparison.js",
+    "samples.js",
+    "runs.js",
+    "app.js",
+)
+STYLES = ("uPlot.min.css", "page.css", "parts.css")
 
 
 def write_report(folder: Path) -> Path:
@@ -60,15 +74,15 @@ def record_report(folder: Path) -> None:
         get_logger("report").warning("report.html could not be written", run=str(folder), reason=describe_error(error))
 
 
-def html_page(runs: Sequence[RunRecord], *, stamp: str | None = None) -> str:
-    """Return the page of one run or several.
-
-    Args:
-        runs: the runs.
-        stamp: as in `page_data`; the page then asks the server that it came from for newer data. None: it is a file.
-    """
+def html_page(runs: Sequence[RunRecord]) -> str:
+    """Return the page of one run or several, which is complete in itself."""
     title = ", ".join(visible(run.name) for run in runs[:3]) + (", …" if len(runs) > 3 else "")
-    return fill_page(page_data(runs, stamp=stamp or ""), title=title, live=stamp is not None)
+    return fill_page(page_data(runs), title=title)
+
+
+def shell_page(data: Mapping[str, Any]) -> str:
+    """Return the page of a dashboard, which asks the server that it came from for everything else."""
+    return fill_page(data, title="runs", live=True)
 
 
 def fill_page(data: Mapping[str, Any], *, title: str, live: bool = False) -> str:
@@ -77,17 +91,23 @@ def fill_page(data: Mapping[str, Any], *, title: str, live: bool = False) -> str
     Args:
         data: what it shows.
         title: its title in the browser, after `rlcore:`.
-        live: whether it asks the server that it came from for newer data.
+        live: whether it may ask the server that it came from for newer data.
     """
-    library, script, style = _assets()
-    policy = (
-        f"default-src 'none'; script-src {_hash(library)} {_hash(script)}; style-src 'unsafe-inline'; img-src data:; "
-        f"connect-src '{'self' if live else 'none'}'; base-uri 'none'; form-action 'none'"
-    )
+    scripts, style = _assets()
     return _PAGE.format(
-        policy=policy, title=_escape(f"rlcore: {title}"), style=style, live=' data-live="data.json"' if live else "",
-        data=to_script(data), library=library, script=script,
+        policy=policy_of(live=live), title=_escape(f"rlcore: {title}"), style=style, data=to_script(data),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )  # fmt: skip
+
+
+def policy_of(*, live: bool) -> str:
+    """Return the content security policy of a page: its own scripts, no request but, if live, to its server."""
+    scripts, _ = _assets()
+    source = "'self'" if live else "'none'"
+    return (
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src 'unsafe-inline'; img-src data:; "
+        f"connect-src {source}; base-uri 'none'; form-action 'none'"
+    )
 
 
 def to_script(data: Any) -> str:
@@ -101,14 +121,12 @@ def _escape(text: str) -> str:
 
 
 @cache
-def _assets() -> tuple[str, str, str]:
-    """Return the charting library (uPlot, MIT licence, see page/uPlot.LICENSE), the page's script, and its style."""
+def _assets() -> tuple[tuple[str, ...], str]:
+    """Return the scripts of the page, the libraries first (page/*.LICENSE), and its style."""
     folder = files("rlcore_report") / "page"
-    library, script, chart_style, style = (
-        (folder / name).read_text(encoding="utf-8").strip()
-        for name in ("uPlot.iife.min.js", "page.js", "uPlot.min.css", "page.css")
-    )
-    return library, script, f"{chart_style}\n{style}"
+    parts = {name: (folder / name).read_text(encoding="utf-8").strip() for name in (*LIBRARIES, *SCRIPTS, *STYLES)}
+    script = "\n".join(parts[name] for name in SCRIPTS)
+    return (*(parts[name] for name in LIBRARIES), f'"use strict";\n{script}'), "\n".join(parts[name] for name in STYLES)
 
 
 def _hash(script: str) -> str:

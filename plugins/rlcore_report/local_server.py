@@ -1,30 +1,39 @@
-"""A report that follows its runs: served on this machine only, and read anew when a run has written something."""
+"""A dashboard of runs: served on this machine only, and read anew when a run has written something."""
 
 from __future__ import annotations
 
+import json
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
-from rlcore.checkpoints.run_folder import RunDir
-from rlcore_report.html_page import html_page, to_script
+from rlcore_report.html_page import policy_of, shell_page, to_script
 from rlcore_report.page_data import page_data
+from rlcore_report.run_list import RunList, stamp_of
 from rlcore_report.run_record import read_run
 
 ADDRESS = "127.0.0.1"
+MAX_RUNS = 60
+"""Runs of one page."""
+KEPT = 8
+"""Pages that are kept until a file of their runs changes."""
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Serves the page of runs at `/` and its data at `/data.json`.
+    """Serves a page at `/`, the list of runs at `/runs.json`, and the data of chosen runs at `/data.json?run=KEY`.
 
     Requests must name this machine as their host, so that no page of another site can read the answers by way of a
     domain that resolves to this machine.
 
     Args:
-        folders: the runs' folders.
+        folders: the runs' folders, which the page opens at first.
+        roots: folders that contain runs.
         port: the port; 0 takes a free one.
 
     Raises:
@@ -33,9 +42,11 @@ class ReportServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folders: Sequence[Path], *, port: int = 0) -> None:
+    def __init__(self, folders: Sequence[Path], *, roots: Sequence[Path] = (), port: int = 0) -> None:
+        self.list = RunList(roots, folders)
         super().__init__((ADDRESS, port), _Handler)
-        self._folders, self._lock, self._kept = tuple(folders), Lock(), dict[str, tuple[str, bytes]]()
+        self._opened = list(self.list.folders()) if not roots else []
+        self._lock, self._kept = Lock(), OrderedDict[tuple[str, ...], tuple[str, bytes]]()
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
 
     @property
@@ -43,50 +54,87 @@ class ReportServer(ThreadingHTTPServer):
         """Return the address of the page."""
         return f"http://{ADDRESS}:{self.server_port}/"
 
-    def page(self) -> bytes:
-        """Return the page."""
-        return self._fresh("page", lambda runs, stamp: html_page(runs, stamp=stamp))
+    def server_close(self) -> None:
+        """Close the socket, and end the thread that makes verdicts."""
+        super().server_close()
+        self.list.close()
 
-    def data(self) -> bytes:
-        """Return the data of the page."""
-        return self._fresh("data", lambda runs, stamp: to_script(page_data(runs, stamp=stamp)))
+    def page(self, _asked: dict[str, list[str]]) -> bytes:
+        """Return the page, which asks for the rest."""
+        return shell_page({"live": True, "opened": self._opened}).encode()
 
-    def _fresh(self, name: str, make: Callable[[list[Any], str], str]) -> bytes:
-        """Return what was made last, or make it anew if a file of a run has changed since."""
+    def runs(self, asked: dict[str, list[str]]) -> bytes:
+        """Return the list of runs, or that it is still the one of the stamp that is asked with."""
+        return _stamped({"runs": self.list.rows()}, asked)
+
+    def data(self, asked: dict[str, list[str]]) -> bytes | None:
+        """Return the data of the runs whose keys are asked for; None if one does not exist."""
+        keys = tuple(asked.get("run", ()))
+        folders = [self.list.folder(key) for key in keys]
+        if not 0 < len(keys) <= MAX_RUNS or None in folders:
+            return None
+        found = [folder for folder in folders if folder is not None]
         with self._lock:
-            stamp = "-".join(map(_stamp, self._folders))
-            if self._kept.get(name, ("", b""))[0] != stamp:
-                runs = [read_run(folder) for folder in self._folders]
-                self._kept[name] = (stamp, make(runs, stamp).encode())
-            return self._kept[name][1]
+            stamp = "-".join(map(stamp_of, found))
+            if stamp in asked.get("stamp", ()):
+                return to_script({"stamp": stamp, "same": True}).encode()
+            if self._kept.get(keys, ("", b""))[0] != stamp:
+                data = page_data([read_run(folder) for folder in found], stamp=stamp, keys=keys)
+                self._kept[keys] = (stamp, to_script(data).encode())
+            self._kept.move_to_end(keys)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+            return self._kept[keys][1]
 
 
-def _stamp(folder: Path) -> str:
-    """Return a text that changes when the files of a run change."""
-    run = RunDir(folder)
-    files = (run.metrics, run.completions, run.rollouts, run.config)
-    found = [file.stat() for file in files if file.exists()]
-    return ".".join(f"{each.st_size}.{each.st_mtime_ns}" for each in found)
+def _stamped(content: dict[str, Any], asked: dict[str, list[str]]) -> bytes:
+    stamp = f"{hash(json.dumps(content)) & 0xFFFFFFFFFFFF:x}"
+    same = stamp in asked.get("stamp", ())
+    return to_script({"stamp": stamp, "now": time.time(), **({"same": True} if same else content)}).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: ReportServer
+    timeout = 60
 
     def do_GET(self) -> None:
-        pages = {"/": (self.server.page, "text/html"), "/data.json": (self.server.data, "application/json")}
-        if self.headers.get("Host") not in self.server.hosts:
+        server = self.server
+        pages: dict[str, tuple[Callable[[dict[str, list[str]]], bytes | None], str]] = {
+            "/": (server.page, "text/html"),
+            "/runs.json": (server.runs, "application/json"),
+            "/data.json": (server.data, "application/json"),
+        }
+        parts = urlsplit(self.path)
+        if self.headers.get("Host") not in server.hosts:
             self.send_error(HTTPStatus.FORBIDDEN, "the host must be this machine")
-        elif self.path not in pages:
+        elif parts.path != "/" and self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            self.send_error(HTTPStatus.FORBIDDEN, "the page of another site may not ask")
+        elif parts.path not in pages:
             self.send_error(HTTPStatus.NOT_FOUND)
         else:
-            make, kind = pages[self.path]
-            body = make()
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(body)
+            make, kind = pages[parts.path]
+            try:
+                asked = parse_qs(parts.query, max_num_fields=MAX_RUNS + 2)
+            except ValueError:
+                self.send_error(HTTPStatus.BAD_REQUEST, "too many fields")
+                return
+            body = make(asked)
+            if body is None:
+                self.send_error(HTTPStatus.NOT_FOUND, "no such run")
+            else:
+                self._answer(body, kind)
+
+    def _answer(self, body: bytes, kind: str) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", f"{policy_of(live=True)}; frame-ancestors 'none'")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the parameter's name in http.server
         """Write nothing: a page asks for newer data every few seconds."""

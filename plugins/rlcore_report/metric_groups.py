@@ -78,6 +78,11 @@ GROUPS = (
 """The groups, in the order of the page; a metric belongs to the first one that matches, or to one of its own."""
 
 
+NUM_HEADLINE = 3
+USUAL = ("reward/mean", "reward/accuracy", "loss/total", "kl/mean", "policy/entropy", "response/length_mean")
+"""The headline of a run whose trainer names none."""
+
+
 def plain_name(name: str) -> str:
     """Return a metric's name without `eval/` and without the sampling setting of a sweep."""
     return name.removeprefix("eval/").partition("@")[0]
@@ -100,6 +105,21 @@ def sorted_into_groups(names: Iterable[str], headline: Sequence[str] = ()) -> li
     groups = sorted(found, key=lambda group: GROUPS.index(group) if group in GROUPS else len(GROUPS) - 1.5)
     groups.sort(key=lambda group: min(places[name] for name in found[group]))
     return [(group, sorted(found[group], key=places.__getitem__)) for group in groups]
+
+
+def headline_charts(names: Iterable[str], headline: Sequence[str]) -> list[str]:
+    """Return the plain names of at most three metrics whose charts are large.
+
+    They are those that the trainer names, in its order; of a group that it names, the first. If it names none, the
+    rewards, and then the loss, the KL and the length.
+    """
+    plain = sorted(set(map(plain_name, names)))
+    wanted = [*headline, *USUAL] if not any(place_in(headline, name) < len(headline) for name in plain) else headline
+    found: list[str] = []
+    for entry in wanted:
+        having = [name for name in plain if place_in([entry], name) == 0 and name not in found]
+        found += having[:1]
+    return found[:NUM_HEADLINE]
 
 
 def _group_of(name: str) -> MetricGroup:

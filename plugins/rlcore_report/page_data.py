@@ -13,40 +13,51 @@ import numpy as np
 from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
-from rlcore_report.metric_groups import plain_name, sorted_into_groups
+from rlcore_report.answer import best_checkpoint, change_of, device_of, in_one_sentence, spent
+from rlcore_report.metric_groups import headline_charts, plain_name, sorted_into_groups
 from rlcore_report.option_table import OptionRow, option_rows
 from rlcore_report.run_record import RunRecord
 from rlcore_report.samples_on_page import ShownRows, prompts_by_step, read_images, read_samples, read_texts
 from rlcore_report.series import MAX_POINTS, Series, band, last_values, thinned
 from rlcore_report.variants import Difference, Variant, compare_variants, variants
-from rlcore_report.verdicts import verdicts
+from rlcore_report.verdicts import Verdict, verdicts
 
 DIGITS = 5
 """Significant digits of a number on the page."""
 MAX_POINTS_IN_ALL = 400_000
 """Points of all curves of a page; with more curves, each has fewer."""
+AXIS_POINTS = 500
+"""Steps whose seconds and tokens are on a page; between them they are interpolated."""
 
 
-def page_data(runs: Sequence[RunRecord], *, stamp: str = "") -> dict[str, Any]:
+def page_data(runs: Sequence[RunRecord], *, stamp: str = "", keys: Sequence[str] = ()) -> dict[str, Any]:
     """Return what the page of one run or several shows.
 
     Args:
         runs: the runs.
         stamp: tells a page that asks again whether anything has changed.
+        keys: the keys of the runs in the list of a dashboard.
     """
     kinds, samples = variants(runs), [_read_samples(run) for run in runs]
+    found = [
+        verdicts(run.metrics, prompts_by_step(each["rollouts"].rows), run.config)
+        for run, each in zip(runs, samples, strict=True)
+    ]
+    names = [name for run in runs for name in run.metrics]
     options = option_rows(runs)
     return {
         "version": __version__,
         "stamp": stamp,
         "written": datetime.now().astimezone().isoformat(sep=" ", timespec="minutes"),
-        "runs": [_run(run, _place(run, kinds)) for run in runs],
-        "variants": [{"label": visible(kind.label), "runs": len(kind.runs)} for kind in kinds],
-        "groups": curve_groups(kinds),
-        "verdicts": [
-            [attrs.asdict(each) for each in verdicts(run.metrics, prompts_by_step(found["rollouts"].rows), run.config)]
-            for run, found in zip(runs, samples, strict=True)
+        "runs": [
+            _run(run, _place(run, kinds)) | {"answer": _answer(run, judged)}
+            for run, judged in zip(runs, found, strict=True)
         ],
+        "keys": list(keys),
+        "variants": [{"label": visible(kind.label), "runs": len(kind.runs), "axes": _axes(kind)} for kind in kinds],
+        "headline": [visible(name) for name in headline_charts(names, _headline(kinds))],
+        "groups": curve_groups(kinds),
+        "verdicts": [[attrs.asdict(each) for each in judged] for judged in found],
         "samples": [_samples(found) for found in samples],
         "options": [_option(row) for row in options],
         "ends": _ends(runs) if len(runs) > 1 else [],
@@ -76,13 +87,47 @@ def _run(run: RunRecord, variant: int) -> dict[str, Any]:
     }
 
 
+def _answer(run: RunRecord, judged: Sequence[Verdict]) -> dict[str, Any]:
+    """Return what the card of a run has: the change of its main metric, its cost, its best checkpoint, one verdict."""
+    change, best = change_of(run), best_checkpoint(run)
+    seconds, tokens = (None if series is None else rounded(float(series.values[-1])) for series in spent(run))
+    return {
+        "change": None if change is None else {
+            "metric": visible(change.metric), "before": rounded(change.before), "after": rounded(change.after),
+            "steps": change.steps, "half": rounded(change.half_width), "basis": change.basis,
+        },
+        "seconds": seconds,
+        "tokens": tokens,
+        "device": device_of(run),
+        "best": None if best is None else {
+            "step": best["step"], "score": rounded(best["score"]), "metric": visible(best["metric"]),
+            "line": visible(best["line"]),
+        },
+        "verdict": {name: visible(text) for name, text in in_one_sentence(judged).items()},
+    }  # fmt: skip
+
+
+def _headline(kinds: Sequence[Variant]) -> list[str]:
+    return list(dict.fromkeys(name for kind in kinds for run in kind.runs for name in run.headline))
+
+
+def _axes(kind: Variant) -> dict[str, Any]:
+    """Return the seconds and the tokens up to some steps of a variant's first run, for the axis of its charts."""
+    named = zip(("time", "tokens"), spent(kind.runs[0]), strict=True)
+    return {name: _points(_every(series)) for name, series in named if series is not None}
+
+
+def _every(series: Series) -> Series:
+    kept = np.unique(np.linspace(0, len(series.steps) - 1, min(len(series.steps), AXIS_POINTS)).astype(int))
+    return Series(series.steps[kept], series.values[kept])
+
+
 def curve_groups(kinds: Sequence[Variant]) -> list[dict[str, Any]]:
     """Return the charts of every group of metrics, with the curves of each variant; seeds are one band."""
     names = {name for kind in kinds for run in kind.runs for name in run.metrics}
     num_points = max(100, min(MAX_POINTS, MAX_POINTS_IN_ALL // max(1, len(names) * len(kinds))))
     groups = []
-    headline = list(dict.fromkeys(name for kind in kinds for run in kind.runs for name in run.headline))
-    for group, plain in sorted_into_groups(names, headline):
+    for group, plain in sorted_into_groups(names, _headline(kinds)):
         charts = [{"name": visible(name), "curves": _curves(name, names, kinds, num_points)} for name in plain]
         groups.append({"title": visible(group.title), "hint": visible(group.hint), "charts": charts})
     return groups

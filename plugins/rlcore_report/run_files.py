@@ -40,6 +40,11 @@ def runs_in(root: Path) -> list[Path]:
     return sorted(folders, key=last_change, reverse=True)
 
 
+def holds_runs(folder: Path) -> bool:
+    """Return whether a folder is no run but may contain some, as that of a sweep does."""
+    return (folder.is_dir() and not _is_readable_run(folder) and folder.name != "") or folder == Path()
+
+
 def last_change(folder: Path) -> float:
     """Return the time of the last change of a run's metrics or configuration."""
     files = (RunDir(folder).metrics, RunDir(folder).config)

@@ -12,6 +12,7 @@ import attrs
 
 from rlcore.loggers import display_row, turns_of
 from rlcore.safe_text import visible
+from rlcore_report.readable_text import readable
 from rlcore_report.run_files import Row, count_rows, read_rows
 
 MAX_STEPS, MAX_ROWS = 24, 64
@@ -28,12 +29,13 @@ _TEXTS = ("prompt", "output", "messages", "transcript", "columns", "step", "samp
 
 @attrs.frozen
 class ShownRow:
-    """A row of completions.jsonl or rollouts.jsonl, ready for the page: control characters are escaped."""
+    """A row of completions.jsonl or rollouts.jsonl, ready for the page: characters that could deceive are escaped."""
 
     step: int
     prompt: str
     messages: list[tuple[str, str]]
     output: str
+    turns: list[tuple[str, str]]
     numbers: dict[str, float]
     ended: bool | None
     group: int | None
@@ -72,7 +74,11 @@ def read_samples(file: Path) -> ShownRows:
         if taken[step] < MAX_ROWS and room[step] > 0:
             sample = _shown_row(row)
             taken[step] += 1
-            room[step] -= len(sample.prompt) + len(sample.output) + sum(len(text) for _, text in sample.messages)
+            room[step] -= (
+                len(sample.prompt)
+                + len(sample.output)
+                + sum(len(text) for _, text in (*sample.messages, *sample.turns))
+            )
             rows.append(sample)
     return ShownRows(rows, len(steps), sum(counts.values()))
 
@@ -98,8 +104,9 @@ def _shown_row(row: Row) -> ShownRow:
     return ShownRow(
         step=row["step"],
         prompt=_shown(row.get("prompt", ""), end=True),
-        messages=[(_shown(role), _shown(text)) for role, text in turns_of(row.get("messages"))],
+        messages=_turns(row.get("messages")),
         output=_shown(display_row(row).get("output", "")),
+        turns=_turns(row.get("transcript")),
         numbers=numbers,
         ended=ended if isinstance(ended, bool) else None,
         group=group if isinstance(group, int) else None,
@@ -108,9 +115,20 @@ def _shown_row(row: Row) -> ShownRow:
     )
 
 
+def _turns(messages: Any) -> list[tuple[str, str]]:
+    """Return roles and texts; a turn that was rewarded has its reward beside the role."""
+    rewards = (
+        [each.get("reward") for each in messages if isinstance(each, Mapping)] if isinstance(messages, list) else []
+    )
+    return [
+        (_shown(f"{role} ({reward:+.4g})" if isinstance(reward, int | float) else role), _shown(text))
+        for (role, text), reward in zip(turns_of(messages), rewards, strict=True)
+    ]
+
+
 def _shown(value: Any, *, end: bool = False) -> str:
-    """Return a text with visible control characters and at most MAX_CHARS characters, of its end if `end`."""
-    text = visible(value)
+    """Return a text without deceiving characters and of at most MAX_CHARS characters, of its end if `end`."""
+    text = readable(value)
     if len(text) <= MAX_CHARS:
         return text
     return f"…{text[-MAX_CHARS:]}" if end else f"{text[:MAX_CHARS]}…"

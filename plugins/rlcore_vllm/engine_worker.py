@@ -1,4 +1,4 @@
-"""The part of rlcore-vllm that runs in the processes of vLLM: it loads new weights from a file.
+"""The part of rlcore-vllm that runs in the processes of vLLM: it loads new weights from files.
 
 It imports safetensors and vLLM, and nothing of rlcore: vLLM may be installed in an environment of its own, where
 this file can also stand alone. vLLM imports it because of `--worker-extension-cls MODULE.Extension`; it then registers
@@ -7,7 +7,9 @@ the weight-transfer engine that `--weight-transfer-config '{"backend": "rlcore_f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
@@ -29,7 +31,7 @@ class Extension:
 
 @dataclass
 class FileInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not installed here
-    """Nothing: a file needs no connection."""
+    """Nothing: files need no connection."""
 
 
 @dataclass
@@ -37,14 +39,14 @@ class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]  # the same
     """Where the new weights are.
 
     Attributes:
-        path: file of safetensors, with the names of transformers, which this process can read.
+        path: folder of safetensors files, with the names of transformers, which this process can read.
     """
 
     path: str
 
 
 class FileEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[misc]  # the same
-    """Replaces all weights of a model by those of a file.
+    """Replaces all weights of a model by those of files.
 
     vLLM's CPU backend multiplies with packed copies of the weights. Layers that load weights are packed anew; a head
     that is tied to the embedding loads none, and would keep its old copy, so that it is packed here.
@@ -55,7 +57,7 @@ class FileEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[mi
     supports_draft_weight_update = False
 
     def init_transfer_engine(self, init_info: FileInit) -> None:
-        """Do nothing: a file needs no connection."""
+        """Do nothing: files need no connection."""
 
     def start_weight_update(self) -> None:
         """Prepare the layers for new weights."""
@@ -63,14 +65,21 @@ class FileEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[mi
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdate) -> None:
-        """Load the weights of the file.
+        """Load the weights of the files, one at a time.
 
         Raises:
-            ValueError: the file lacks weights of the model, or has others.
+            ValueError: the files lack weights of the model, or have others.
         """
-        with safe_open(update_info.path, framework="pt", device="cpu") as file:
-            names = list(file.keys())
-            loaded = self.model.load_weights((name, file.get_tensor(name)) for name in names)
+        names: list[str] = []
+
+        def weights() -> Iterator[tuple[str, Any]]:
+            for path in sorted(Path(update_info.path).glob("*.safetensors")):
+                with safe_open(path, framework="pt", device="cpu") as file:
+                    for name in file.keys():  # noqa: SIM118  not a dict
+                        names.append(name)
+                        yield name, file.get_tensor(name)
+
+        loaded = self.model.load_weights(weights())
         missing = sorted(self._expected - set(loaded)) if loaded is not None else []
         if missing:
             raise ValueError(

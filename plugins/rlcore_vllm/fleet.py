@@ -21,7 +21,7 @@ from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import EngineError, ServerUnavailable
 from rlcore_vllm.launch import free_port, make_own_server
 from rlcore_vllm.own_server import OwnServer
-from rlcore_vllm.weights import FILE, check_policy, is_float32, write_adapter, write_folder, write_weights
+from rlcore_vllm.weights import check_policy, is_float32, write_adapter, write_base, write_folder, write_weights
 
 ADAPTER = "rlcore-policy"
 """Name of the adapter on a server."""
@@ -90,7 +90,7 @@ class Fleet:
             self._known = servers
 
     def renew(self, policy: Policy) -> None:
-        """Give every server the policy's present weights, if they have changed.
+        """Give every server the policy's present weights, if they have changed; collective then.
 
         Raises:
             ConfigError: the policy cannot be served.
@@ -110,15 +110,14 @@ class Fleet:
         log.debug("servers have new weights", version=version, seconds=round(time.perf_counter() - begun, 3))
 
     def _renew(self, policy: Policy, version: str) -> None:
+        with self._lock:
+            self._write(policy)
+            self.version = version
         if self.is_main:
-            with self._lock:
-                self._write(policy)
-                self.version = version
             if not self._known:
                 self._begin(policy)
             self.servers = self._give_all()
             return
-        self.version = version
         if not self._known:
             self._known = [self._make_server(f"http://127.0.0.1:{self._port}")]
         self.servers = self._await_all()
@@ -164,14 +163,18 @@ class Fleet:
         )
 
     def _write(self, policy: Policy) -> None:
-        place = self._place()
+        """Write the weights, in process 0; the others take part in gathering them."""
+        place, is_new = self._place() if self.is_main else None, self._written != self._policies
+        model = None if place is None else place / "model"
         if self.config.lora == "adapter":
-            write_adapter(policy, place / "adapter")
-            return
-        if self._written != self._policies:  # the configuration is that of another policy, or is not there yet
-            write_folder(policy, place / "model")
-            self._written = self._policies
-        write_weights(policy, place / "model")
+            if is_new:
+                write_base(policy, model)
+            write_adapter(policy, None if place is None else place / "adapter")
+        else:
+            names = write_weights(policy, model)
+            if is_new and model is not None:  # the configuration is that of another policy, or is not there yet
+                write_folder(policy, model, names)
+        self._written = self._policies
 
     def _begin(self, policy: Policy) -> None:
         """Connect to running servers, or start one."""
@@ -197,7 +200,7 @@ class Fleet:
             if self.config.lora == "adapter":
                 server.load_adapter(str(place / "adapter"), self.version, ADAPTER)
             else:
-                server.load(str(place / "model" / FILE), self.version)
+                server.load(str(place / "model"), self.version)
             self.num_loads += 1
 
     def _give(self, server: VLLMServer) -> None:

@@ -11,7 +11,6 @@ from rlcore.logging import get_logger
 from rlcore_vllm.client import VLLMServer
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.own_server import OwnServer
-from rlcore_vllm.weights import write_base
 
 log = get_logger("vllm")
 
@@ -43,8 +42,6 @@ def make_own_server(
         log_file: file of its output.
         on_restart: called when it has been started again and answers.
     """
-    if config.lora == "adapter":
-        write_base(policy, place / "model")
     dtype = config.dtype or str(next(policy.model.parameters()).dtype).removeprefix("torch.")
     arguments = ["--dtype", dtype, "--max-model-len", "auto"]  # the model's context, or as much as fits in memory
     if config.lora == "adapter":

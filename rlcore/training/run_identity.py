@@ -33,7 +33,7 @@ ROWS = {
 """Inputs of rows, and the attributes of `RunData` with the rows as the run uses them."""
 
 
-EPISODES = ("max_turns", "max_new_tokens", "history", "refill", "curriculum")
+EPISODES = ("max_turns", "max_new_tokens", "history", "refill", "curriculum", "seeds")
 """Options of `data.episodes` that change what is learned; the others are about time, processes and failures."""
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """What `module:attribute` looks like."""

@@ -1,8 +1,9 @@
 """Train as one rank with a sampler that reads no weights, a stream of them, or whole ones: FOLDER CONFIG.json READS.
 
-READS is `nothing`, `stream` or `whole`. Each rank writes FOLDER/asked-RANK.json, lists by step: `held`, the bytes of
-the policy's whole weights while the sampler was called; `streamed`, those of the weights that it read; `sampling` and
-`scoring`, the bytes by which memory rose; and `passes`, how often the first block ran without gradients.
+READS is `nothing`, `stream` or `whole`; `vllm` is the sampler of the configuration, which writes them. Each rank writes
+FOLDER/asked-RANK.json, lists by step: `held`, the bytes of the policy's whole weights while the sampler was called;
+`streamed`, those of the weights that it read; `sampling` and `scoring`, the bytes by which memory rose; and `passes`,
+how often the first block ran without gradients.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rlcore import hookimpl
 from rlcore.plugins.registry import registries
 from rlcore.profiling import running
 from rlcore.training.api import train_from_config
+from rlcore_vllm import weights
 from rlcore_vllm.rows import stack_rows
 
 NAMES = ("held", "streamed", "sampling", "scoring", "passes")
@@ -71,6 +73,25 @@ class Stream(Nothing):
         FOUND["streamed"][-1] = sum(each.nbytes for _, each in policy.weights())
 
 
+class Served:
+    """The sampler `vllm`, with smaller files."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler, self.close = sampler, sampler.close
+        weights.PIECE = 2**21
+
+    def renew_weights(self, policy: Any, prompts: Any) -> None:
+        LIVE.top = LIVE.now
+        self.sampler.renew_weights(policy, prompts)
+        note_rise("sampling")
+
+    def __call__(
+        self, policy: Any, prompts: Any, sampling: Any, *, row_seeds: Any, generator: Any = None, on_batch: Any = None
+    ) -> Any:
+        FOUND["held"][-1] = sum(each.nbytes for each in policy.module.parameters())
+        return self.sampler(policy, prompts, sampling, row_seeds=row_seeds)
+
+
 SAMPLERS = {"nothing": Nothing, "stream": Stream, "whole": lambda: draw}
 
 
@@ -84,7 +105,7 @@ class Replace(Marks):
     @hookimpl
     def on_run_start(self, run: Any) -> None:
         super().on_run_start(run)
-        run.sampling.sampler = SAMPLERS[self.reads]()
+        run.sampling.sampler = SAMPLERS[self.reads]() if self.reads in SAMPLERS else Served(run.sampling.sampler)
         first = next(part for part in run.models.policy.module.modules() if "DecoderLayer" in type(part).__name__)
         first.register_forward_pre_hook(self.note)
 

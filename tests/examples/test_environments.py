@@ -1,11 +1,14 @@
-"""Tests of the examples with environments of other libraries, shortened."""
+"""Tests of the examples with environments and tools, shortened."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from rlcore.protocols import Turn
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
@@ -28,3 +31,72 @@ def test_alice_learns_the_form_of_answers_and_is_evaluated_on_other_questions(
     tokenizer = alice.make_tokenizer()
     for question in held_out:
         assert tokenizer.unk_token_id not in tokenizer(question)["input_ids"]
+
+
+def lines(result: Any, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (result.run_dir / name).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "ppo"])
+def test_the_numbers_are_guessed_in_at_most_three_turns(
+    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import guess_number
+
+    result = guess_number.train(0, trainer, steps=2, root=str(tmp_path), rollouts="all")
+    rows = lines(result, "rollouts.jsonl")
+    assert len(rows) == 2 * 224
+    assert {row["columns"]["secret"] for row in rows} == set(range(1, 8))
+    for row in rows:
+        turns = [each["content"] for each in row["transcript"] if each["role"] == "assistant"]
+        found = turns[-1] == str(row["columns"]["secret"])
+        assert row["reward"] == float(found)
+        assert len(turns) == 3 or (found and len(turns) < 3)
+    assert 0 <= result.metrics["eval/reward/mean"] < 0.9  # it has hardly learned
+
+
+def test_only_binary_search_always_finds_the_number_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import guess_number
+
+    def best(secrets: list[int], guesses: list[int]) -> int:
+        """Return how many of these numbers the best play finds whose guesses so far are these."""
+        if len(guesses) == guess_number.GuessNumber.max_turns or not secrets:
+            return 0
+        counts = []
+        for guess in range(1, 8):
+            found, answers = 0, dict[str, list[int]]()
+            for secret in secrets:
+                game = guess_number.GuessNumber()
+                assert game.reset({"secret": secret}, seed=0) == "?"
+                step = game.step(Turn(str(guess), len(guesses)))
+                found += step.reward == 1.0
+                if not step.done:
+                    answers.setdefault(str(step.messages), []).append(secret)
+            counts.append(found + sum(best(left, [*guesses, guess]) for left in answers.values()))
+        if not guesses:
+            assert [k + 1 for k, count in enumerate(counts) if count == 7] == [4]
+        return max(counts)
+
+    assert best(list(range(1, 8)), []) == 7
+
+
+@pytest.mark.slow  # thousands of demonstrations are imitated
+def test_the_calculator_is_called_and_evaluated_on_other_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import calculator
+
+    result = calculator.train(0, epochs=1, steps=1, root=str(tmp_path), rollouts="all")
+    trained = {row["prompt"] for row in lines(result, "rollouts.jsonl")}
+    evaluated = lines(result, "completions.jsonl")
+    assert not trained & {row["prompt"] for row in evaluated}
+    assert 0 <= result.metrics["eval/reward/mean"] < 0.5
+    calls = [row for row in evaluated if any(each["role"] == "tool" for each in row["transcript"])]
+    assert len(calls) > 0.3 * len(evaluated)  # one epoch of imitation teaches the form of a call
+    for row in calls:
+        call, answer = row["transcript"][0]["content"], row["transcript"][1]["content"]
+        numbers = [int(part.split("=")[1]) for part in call.strip("[]").removeprefix("add(").rstrip(")").split(",")]
+        assert int(answer) == sum(numbers)

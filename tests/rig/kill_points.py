@@ -15,7 +15,7 @@ from typing import Any
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 AUDITED = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod"}
 """Operations of which Python tells audit hooks before it executes them; those of `open` depend on its flags."""
-TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
 
 
 class FileOperations:

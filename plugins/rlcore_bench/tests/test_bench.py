@@ -73,7 +73,7 @@ def test_a_spoiled_version_is_worse_and_the_page_shows_it(
     assert "Make <b>bold</b> updates" in shown.locator("#bench").inner_text()
     assert shown.locator("tr.worse b").all_inner_texts().count("worse") >= 3
     assert shown.locator("h3").first.inner_text() == "case: Reward"
-    legend = shown.locator(".chart[data-metric='reward/mean'] .u-legend").inner_text()
+    legend = shown.locator(".chart[data-metric='reward/mean'] .legend").inner_text()
     assert "good, training" in legend
     assert "spoiled, training" in legend
     assert (problems, [url for url in requests if not url.startswith(("file:", "data:"))]) == ([], [])

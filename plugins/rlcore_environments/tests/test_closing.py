@@ -136,3 +136,32 @@ def test_an_error_in_closing_is_a_warning_also_where_prompts_are_read(fails_at: 
     structlog.reset_defaults()  # capture_logs leaves structlog configured, and later logs go there
     warned = [each["error"] for each in logs if each["event"] == "an environment could not be closed"]
     assert warned == ["RuntimeError: no close"] * (2 if fails_at == "close" else 1)
+
+
+def test_a_close_that_hangs_is_a_warning_that_names_it_also_where_prompts_are_read() -> None:
+    hung = threading.Event()
+
+    class Made(Counts):
+        def close(self) -> None:
+            hung.wait()
+
+    with structlog.testing.capture_logs() as logs:
+        batch = play(Made, ["x"], timeout_s=1.5)
+    structlog.reset_defaults()  # capture_logs leaves structlog configured, and later logs go there
+    hung.set()
+    assert batch.failures == [""]
+    warned = [each["error"] for each in logs if each["event"] == "an environment could not be closed"]
+    assert warned == ["close did not return within data.episodes.timeout_s = 1.5 seconds"] * 2
+
+
+def test_a_reset_that_hangs_is_named_although_its_environment_has_a_close() -> None:
+    hung = threading.Event()
+
+    class Made(Counts):
+        def reset(self, row: Any, *, seed: int) -> str:
+            hung.wait()
+            return "go"
+
+    with pytest.raises(DataError, match=r"environment 'Made': reset did not return within data\.episodes\.timeout_s"):
+        play(Made, ["x"], timeout_s=0.3)
+    hung.set()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog.testing
 import torch
 from env_games import TEMPLATE, Echo, Scripted, make_player, make_policy, read_prompts
 
@@ -102,10 +103,31 @@ def test_a_curriculum_that_reaches_no_row_is_refused() -> None:
         read_prompts(player, make_policy(), [{"level": 3}, {"level": 0}])
 
 
-def test_a_curriculum_by_success_needs_an_environment_that_states_it() -> None:
-    with pytest.raises(ConfigError, match=r"level\.success: the environment's info has no 'success'"):
-        moved({"from": 1, "to": 5, "success": 0.5}, 1, curriculum_level=1.0, episode_failed=0.2)
-    assert moved({"from": 1, "to": 5, "success": 0.5}, 1, curriculum_level=1.0, episode_failed=1.0) == 1
+def test_a_curriculum_by_success_stays_at_its_first_value_until_an_episode_states_its_success(tmp_path: Path) -> None:
+    """The third round is the first one whose episodes state it, as if only wins did."""
+
+    class Wins(Levels):
+        received: list[dict[str, Any]] = []  # noqa: RUF012
+
+        def step(self, turn: Turn) -> Step:
+            return Step(reward=1.0, done=True, info={"success": True} if len(self.received) > 16 else {})
+
+    with structlog.testing.capture_logs() as logs:
+        result = train(tmp_path, Wins, {"from": 1, "to": 4, "success": 0.6}, steps=5, rollouts="none")
+    structlog.reset_defaults()  # captured values count as configured from then on
+    steps = [row["curriculum/level"] for row in lines(result, "metrics.jsonl") if "curriculum/level" in row]
+    assert steps == [1.0, 1.0, 1.0, 2.0, 3.0]
+    warned = [each for each in logs if "until an episode succeeds" in each["event"]]
+    assert [(each["option"], each["value"]) for each in warned] == [("data.episodes.curriculum.level", 1)]
+
+
+def test_a_curriculum_whose_episodes_all_failed_stays_where_it_is_without_a_warning() -> None:
+    curriculum = Curriculum({"level": {"from": 1, "to": 5, "success": 0.5}})
+    curriculum.run = SimpleNamespace(step=1, metrics={"curriculum/level": 1.0, "episode/failed": 1.0})  # type: ignore[assignment]
+    with structlog.testing.capture_logs() as logs:
+        assert curriculum.values("train") == {"level": 1}
+    structlog.reset_defaults()
+    assert not logs
 
 
 @pytest.mark.parametrize("chat", [True, False])

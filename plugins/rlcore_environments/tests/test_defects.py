@@ -12,7 +12,7 @@ import attrs
 import pytest
 import torch
 from env_games import TEMPLATE, Echo, Scripted, make_player, make_policy, play, read_prompts
-from test_training import TRAINERS, at, run
+from episode_runs import TRAINERS, at, run
 
 from rlcore.protocols import Step, Turn
 from rlcore.settings import SamplingConfig

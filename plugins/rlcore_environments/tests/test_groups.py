@@ -44,10 +44,12 @@ class Failing(Seeded):
     fails_on = "m"
 
 
-def train(folder: Path, environment: Any, *, data: Any = None, observers: Any = (), **options: Any) -> list[Row]:
+def train(
+    folder: Path, environment: Any, *, data: Any = None, observers: Any = (), chat: bool = True, **options: Any
+) -> list[Row]:
     """Run two rounds of three groups of four episodes, and return the rows of rollouts.jsonl."""
     tokenizer = make_tokenizer()
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = TEMPLATE if chat else None
     trainer = {"name": "grpo", "rollouts": 12, "num_generations": 4, "optimizer": {"lr": 1e-3}, **options}
     result = rlcore.train(
         make_gpt2(), trainer=trainer, environment=environment, prompts=[f"{letter}b" for letter in "abcdef"],
@@ -213,3 +215,22 @@ def test_turns_without_another_to_compare_are_counted(tmp_path: Path) -> None:
                 counts[row["group"], k] += 1
     alone = sum(count == 1 for count in counts.values())
     assert first["group/lone_turn_fraction"] == pytest.approx(alone / sum(counts.values()))
+
+
+def test_turns_between_which_nothing_is_said_do_not_become_one_turn(tmp_path: Path) -> None:
+    """Without a template, an empty message has no token; such episodes fail with the reason, and others are learned."""
+
+    class Quiet(Seeded):
+        def step(self, turn: Turn) -> Step:
+            said = {"role": "user", "content": "" if turn.text[-1:] <= "m" else "on"}
+            return Step([said], float(turn.index + 1), done=turn.index == 1)
+
+    rows = train(tmp_path, Quiet, chat=False, credit="turn", data={"episodes": {"max_failed": 1.0}})
+    failed = [row for row in rows if is_failed(row)]
+    assert 0 < len(failed) < len(rows)
+    for row in failed:
+        assert "episode" in row["transcript"][-1]["content"]
+        assert "turn 1: no token of the environment's answer '' would stand between" in row["transcript"][-1]["content"]
+    assert all(rewards_of(row) == [1.0, 2.0] for row in rows if row not in failed)
+    with_template = train(tmp_path / "chat", Quiet, credit="turn")  # which separates them
+    assert not any(map(is_failed, with_template))

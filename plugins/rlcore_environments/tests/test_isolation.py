@@ -133,7 +133,7 @@ def test_a_process_that_hangs_is_replaced(how: str, monkeypatch: pytest.MonkeyPa
         second = factory.make()
         assert second.reset({}, seed=0) == "go"
         assert read_step(second.step(Turn("a", 1))).done
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 50  # it would hang for 60 s
     finally:
         factory.shutdown()  # type: ignore[misc]
 
@@ -146,7 +146,7 @@ def test_a_process_whose_environment_does_not_close_is_ended() -> None:
     with pytest.raises(process.CallTooLate):
         environment.close()
     assert not environment._worker.is_alive
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 50  # it would hang for 60 s
 
 
 def test_a_process_that_never_loads_its_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,8 +132,8 @@ def test_episodes_that_call_no_tool_start_no_server(tools: Tools) -> None:
 def test_a_call_that_takes_too_long_is_an_error_and_the_next_one_works(listening: str) -> None:
     found = Tools(ToolOptions(functions=[{"mcp": {"url": listening}}], timeout_s=0.3))
     episode, begin = found.make(), time.monotonic()
-    assert say(episode, ("wait", {"seconds": 9.0})) == ["error: wait did not return within 0.3 seconds"]
-    assert time.monotonic() - begin < 5
+    assert say(episode, ("wait", {"seconds": 30.0})) == ["error: wait did not return within 0.3 seconds"]
+    assert time.monotonic() - begin < 25
     assert say(episode, ("add", {"a": 1, "b": 2})) == ["3"]
     episode.close()
     found.shutdown()

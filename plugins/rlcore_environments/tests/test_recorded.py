@@ -10,8 +10,8 @@ import pytest
 import structlog.testing
 import torch
 from env_games import TEMPLATE, Echo, Scripted, make_player, make_policy, read_prompts
+from episode_runs import Fails, run
 from test_families import MODELS, byte_tokenizer, tokenizer_of, train  # noqa: F401
-from test_training import Fails, run
 
 import rlcore
 from rlcore.errors import DataError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from env_games import Scripted, make_player
-from test_training import Fails, at, constant, lines, run
+from episode_runs import Fails, at, constant, lines, run
 
 from rlcore.errors import ConfigError, RLCoreError
 from rlcore.sampling import takes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_training import lines, run
+from episode_runs import lines, run
 
 from rlcore.errors import RLCoreError
 from rlcore.types import Trajectories

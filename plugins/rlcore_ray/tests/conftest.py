@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # it would write a file into the home folder
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # beside other tests, Ray's 15 makes a minute of ten seconds
 
 from ray_stand_in import StandInRay, stand_in
 

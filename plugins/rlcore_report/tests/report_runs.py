@@ -27,6 +27,15 @@ def pictured_run(folder: Path) -> Path:
     return Path(os.environ["RLCORE_PICTURED_RUN"]) if "RLCORE_PICTURED_RUN" in os.environ else make_run(folder)
 
 
+def pictured_runs(root: Path) -> Path:
+    """Return the folder of the runs in the picture of the list: that of RLCORE_PICTURED_RUNS, if it is set."""
+    if "RLCORE_PICTURED_RUNS" in os.environ:
+        return Path(os.environ["RLCORE_PICTURED_RUNS"])
+    for i in range(3):
+        make_run(root / f"walks-{i}", steps=20 + i, level=1.0 + i)
+    return root
+
+
 def make_run(folder: Path, *, steps: int = 40, level: float = 1.0, **sections: Any) -> Path:
     """Write a run's folder: a reward that rises, an entropy that collapses, evaluations, and rollouts in groups."""
     folder.mkdir(parents=True)

@@ -8,7 +8,6 @@ The run of the first picture is that of docs/examples/randomwalks.py.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,31 @@ from report_runs import HOSTILE, address_of, make_run, picture, pictured_run, wr
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
-from rlcore_report.local_server import ReportServer
 from rlcore_report.series import MAX_POINTS
 
 Open = Callable[[str], Any]
 
 
-def test_it_shows_curves_verdicts_samples_and_options_and_fetches_nothing(open_page: Open, tmp_path: Path) -> None:
+def test_it_shows_the_answer_charts_verdicts_samples_and_options_and_fetches_nothing(
+    open_page: Open, tmp_path: Path
+) -> None:
     opened = open_page(address_of([make_run(tmp_path / "walks")], tmp_path / "page.html"))
     page = opened.page
     page.wait_for_selector(".chart canvas")
-    assert page.locator("h3").all_inner_texts()[:3] == ["Reward", "rft", "KL and ratio"]
-    assert page.locator(".group").nth(2).locator(".chart").first.get_attribute("data-metric") == "policy/ratio_mean"
+    card = page.locator(".answer-card").inner_text()
+    assert "eval/reward/mean" in card
+    assert "0.1 → 40.1" in card  # the rewards of three prompts, at steps 0 and 40
+    assert "+40.00 ± 0.00 over 3 prompts" in card
+    assert "Entropy collapsed" in page.locator(".answer-card .said.bad").inner_text()
+    assert "20 s in steps · 18 k tokens" in card  # 40 steps of .5 s with 900 tokens a second
+    large = page.locator(".charts.large .chart")
+    assert [chart.get_attribute("data-metric") for chart in large.all()] == [
+        "reward/mean", "rft/kept_fraction", "policy/ratio_mean",
+    ]  # fmt: skip
+    assert page.locator(".group .chart").count() == 0  # all others are folded
+    page.get_by_role("button", name="Entropy").click()
+    assert page.locator(".group .chart").get_attribute("data-metric") == "policy/entropy"
     assert page.locator(".verdict").count() == 1
-    assert "Entropy collapsed" in page.locator(".verdict.bad").inner_text()
     page.check("#passed")
     assert page.locator(".verdict.good").count() > 5
     assert page.locator("#texts .card").count() == 3
@@ -59,13 +69,13 @@ def test_nothing_is_wider_than_the_window(open_page: Open, tmp_path: Path, width
 def test_filters_choose_curves_and_samples(open_page: Open, tmp_path: Path) -> None:
     opened = open_page(address_of([make_run(tmp_path / "walks")], tmp_path / "page.html"))
     page = opened.page
-    page.fill("#metric", "KL/")
+    page.fill("#metric", "^KL/")
     assert [chart.get_attribute("data-metric") for chart in page.locator(".chart").all()] == ["kl/mean"]
     cards = page.locator("#texts .card")
     assert [text.inner_text() for text in cards.first.locator(".output").all()] == [
         "answer 0 of step 0", "answer 0 of step 40",
     ]  # fmt: skip
-    assert cards.first.locator(".message .text").inner_text() == "Name a colour."  # and not the template
+    assert cards.first.locator(".prompt .message .text").inner_text() == "Name a colour."  # and not the template
     page.locator("#texts").scroll_into_view_if_needed()
     picture(page, "report-completions")
     page.fill("#search", "RIVER")
@@ -108,7 +118,7 @@ def test_runs_are_overlaid_and_seeds_are_one_band(
     page.locator("#curves").scroll_into_view_if_needed()
     page.wait_for_selector(".chart canvas")
     picture(page, "report-seeds")
-    legend = page.locator(".chart .u-legend").inner_text()
+    legend = page.locator(".chart .legend").inner_text()
     assert "base (3 seeds), training" in legend
     assert "hot (3 seeds), training" in legend
     assert opened.problems == []
@@ -142,21 +152,3 @@ def test_a_page_of_ten_thousand_steps_draws_no_more_points_than_a_screen_has_col
     assert curves
     assert max(curves) <= MAX_POINTS
     assert opened.problems == []
-
-
-def test_a_served_page_follows_a_run_and_keeps_the_filter(open_page: Open, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "going", steps=10)
-    with ReportServer([run]) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        opened = open_page(server.url)
-        opened.page.fill("#metric", "entropy")
-        with RunDir(run).metrics.open("a") as file:
-            file.write('{"step": 11, "reward/mean": 1.0, "policy/entropy": 1.0}\n')
-        opened.page.get_by_text("step 11 of 10").wait_for(timeout=300_000)
-        assert opened.page.input_value("#metric") == "entropy"
-        assert opened.page.locator(".chart").count() == 1
-        server.shutdown()
-        thread.join()
-    assert opened.problems == []
-    assert {url.rpartition("/")[0] + "/" for url in opened.requests} == {server.url}

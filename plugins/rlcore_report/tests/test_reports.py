@@ -227,7 +227,7 @@ def test_the_server_answers_only_requests_that_name_this_machine(tmp_path: Path)
     with ReportServer([make_run(tmp_path / "run", steps=4)]) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         assert server.server_address[0] == "127.0.0.1"
-        with urllib.request.urlopen(server.url + "data.json") as answered:
+        with urllib.request.urlopen(server.url + "data.json?run=run") as answered:
             assert json.load(answered)["runs"][0]["step"] == 4
         for address, host, code in ((server.url, "evil.example", 403), (server.url + "../metrics.jsonl", None, 404)):
             request = urllib.request.Request(address, headers={"Host": host} if host else {})

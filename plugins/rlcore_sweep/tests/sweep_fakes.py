@@ -105,7 +105,7 @@ class Trial:
                 time.sleep(0.0 if self.stopped else 0.02)
 
 
-def wait_for(condition: Any, *, most_s: float = 60.0) -> None:
+def wait_for(condition: Any, *, most_s: float = 600.0) -> None:
     begun = time.monotonic()
     while not condition():
         assert time.monotonic() - begun < most_s, "waited in vain"

@@ -269,7 +269,7 @@ def test_an_interrupt_ends_the_children_which_save_first(tmp_path: Path, number:
     process = begin(tmp_path)
     ((child, _, _),) = starts(tmp_path / "sweep", 1)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 130, output
     assert not is_running(child)
     assert "waiting for 1 trials to finish their step and save" in output
@@ -286,7 +286,7 @@ def test_a_second_interrupt_ends_children_that_do_not_stop(tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     assert any("Ctrl-C again ends them at once" in line for line in iter(process.stdout.readline, ""))
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 130, output
     assert "ended at once; trials continue from their last checkpoints" in output
     assert not is_running(child)

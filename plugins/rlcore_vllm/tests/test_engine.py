@@ -20,6 +20,7 @@ import rlcore
 from rlcore.protocols import Step
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
+from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.small import EOS, PAD, PROMPTS, VOCABULARY, make_tokenizer, toy_reward
 from rlcore_transformers.models.causal import build_causal_lm
@@ -174,6 +175,40 @@ def test_resuming_equals_not_having_stopped(engine: dict[str, Any], tmp_path: Pa
     assert outputs(parts) == outputs(whole)
     for mine, other in zip(parts.policy.module.parameters(), whole.policy.module.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+def trained(folder: str, sampler: dict[str, Any], **run: Any) -> dict[str, Any]:
+    """Train an adapter in this process, one of one or two."""
+    peft = {"type": "lora", "r": 4, "target_modules": ["q_proj", "v_proj", "down_proj"]}
+    result = rlcore.train(
+        {"path": tiny_qwen3(), "peft": peft}, tokenizer=make_tokenizer(), prompts=list(PROMPTS),
+        reward_fn=toy_reward, loggers=[],
+        trainer={"name": "grpo", "rollouts": 16, "num_generations": 4, "optimizer": {"lr": 1e-2}},
+        gen={"max_new_tokens": 8}, sampler={"name": "vllm", **sampler},
+        run={"root": folder, "name": "run", "steps": 3, "report": False, "rollouts": "all", **run},
+    )  # fmt: skip
+    weights = [each.flatten().tolist() for _, each in result.policy.weights()]
+    return (
+        {"rows": outputs(result), "weights": weights, "gap": result.metrics["is/logprob_gap"]}
+        if (result.run.ranks.is_main)
+        else {}
+    )
+
+
+@pytest.mark.parametrize("lora", ["merged", "adapter"])
+def test_weights_divided_among_two_processes_sample_and_learn_as_whole_ones(
+    lora: str, engine: dict[str, Any], tmp_path: Path
+) -> None:
+    found, options = {}, {**engine, "args": list(engine["args"]), "lora": lora}
+    for name, call, run in (("one", call_in_new_process, {}), ("two", call_on_two_ranks, {"shard": "fsdp"})):
+        arguments = {"folder": str(tmp_path / name), "sampler": options, **run}
+        found[name] = call("test_engine:trained", arguments, what=name)
+    one, two = found["one"], found["two"]
+    print(f"{lora}: gap {two['gap']:.1e}")
+    assert two["gap"] < 1e-5
+    assert two["rows"] == one["rows"]
+    for mine, other in zip(one["weights"], two["weights"], strict=True):
+        assert other == pytest.approx(mine, abs=1e-5)
 
 
 class Twice:

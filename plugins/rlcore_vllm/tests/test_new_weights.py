@@ -24,6 +24,7 @@ from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 from rlcore_vllm import client
+from rlcore_vllm import weights as written_weights
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import EngineError, StaleWeights
 from rlcore_vllm.vllm_sampler import VLLMSampler
@@ -206,7 +207,8 @@ def test_an_adapter_reaches_the_server_merged(options: Any, stand_in: StandIn, t
         own = policy.score(batch).logprobs
     assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
     model, start = tmp_path / "weights" / "model", copy.deepcopy(make_gpt2())
-    written = load_file(model / "model.safetensors")
+    (file,) = model.glob("*.safetensors")
+    written = load_file(file)
     assert not [name for name in written if "lora" in name]
     assert not torch.equal(written["transformer.h.0.attn.c_attn.weight"], start.transformer.h[0].attn.c_attn.weight)
     is_tied = '"tie_word_embeddings": true' in (model / "config.json").read_text()
@@ -273,9 +275,59 @@ def test_the_part_inside_vllm_imports_nothing_of_rlcore_and_has_the_name_that_se
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in imported} == {
         "__future__",
+        "collections",
         "dataclasses",
+        "pathlib",
         "typing",
         "safetensors",
         "vllm",
     }
     assert f'BACKEND = "{client.BACKEND}"' in source
+
+
+def test_weights_reach_the_server_in_any_number_of_files(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And files of earlier weights, of which there were more, are deleted."""
+    policy, sampler, model = make_policy(), sampler_of(stand_in, tmp_path), tmp_path / "weights" / "model"
+    monkeypatch.setattr(written_weights, "PIECE", 10_000)
+    sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    files = sorted(file.name for file in model.glob("*.safetensors"))
+    assert len(files) > 2
+    assert files[0] == "model-00001.safetensors"
+    monkeypatch.setattr(written_weights, "PIECE", 2**28)
+    perturb(policy)
+    batch = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    with torch.no_grad():
+        own = policy.score(batch).logprobs
+    assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
+    assert [file.name for file in model.iterdir() if "safetensors" in file.name] == files[:1]
+
+
+def test_every_weight_is_gathered_where_none_can_be_written(tmp_path: Path) -> None:
+    """The other processes would wait for this one otherwise."""
+    policy, taken = make_policy(), list[str]()
+    stream = policy.weights
+
+    def weights() -> Any:
+        for name, value in stream():
+            taken.append(name)
+            yield name, value
+
+    policy.weights = weights  # type: ignore[method-assign]
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        written_weights.write_weights(policy, tmp_path / "file" / "model")
+    assert taken == [name for name, _ in stream()]
+
+
+def test_weights_are_checked_though_a_process_has_no_prompts(stand_in: StandIn, tmp_path: Path) -> None:
+    policy, sampler = make_policy(), sampler_of(stand_in, tmp_path)
+    sampler.renew_weights(policy, [])
+    assert [len(body["token_ids"]) for body in stand_in.asked] == [1]
+    sampler.renew_weights(policy, PROMPTS)
+    assert len(stand_in.asked) == 1  # the same weights
+    perturb(policy)
+    stand_in.keeps_weights = True
+    with pytest.raises(StaleWeights):
+        sampler.renew_weights(policy, [])

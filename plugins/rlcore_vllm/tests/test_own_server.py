@@ -55,7 +55,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 30.0) -> bool:
+def wait_until(is_so: Callable[[], bool], seconds: float = 300.0) -> bool:
     until = time.monotonic() + seconds
     while not is_so() and time.monotonic() < until:
         time.sleep(0.05)

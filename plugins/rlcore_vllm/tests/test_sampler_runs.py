@@ -205,14 +205,16 @@ def test_a_stop_sequence_cuts_where_the_default_sampler_does(stand_in: StandIn, 
         assert ended == (end >= 0)
 
 
-def trained(url: str, folder: str) -> dict[str, Any]:
-    """Train in this process, one of one or two."""
+def trained(url: str, folder: str, **run: Any) -> dict[str, Any]:
+    """Train an adapter in this process, one of one or two."""
+    peft = {"type": "lora", "r": 4, "target_modules": ["q_proj", "down_proj"]}
     result = rlcore.train(
-        make_llama(), tokenizer=make_tokenizer(), trainer=GRPO, prompts=list(PROMPTS), reward_fn=toy_reward,
-        gen={"max_new_tokens": 5}, loggers=[], sampler={"name": "vllm", "url": url},
-        run={"root": folder, "name": "run", "steps": 2, "report": False, "rollouts": "all"},
+        {"path": make_llama(), "peft": peft}, tokenizer=make_tokenizer(), trainer=GRPO,
+        prompts=list(PROMPTS), reward_fn=toy_reward, gen={"max_new_tokens": 5},
+        loggers=[], sampler={"name": "vllm", "url": url},
+        run={"root": folder, "name": "run", "steps": 2, "report": False, "rollouts": "all", **run},
     )  # fmt: skip
-    flat = [each.detach().flatten().tolist() for each in result.policy.module.parameters()]
+    flat = [each.detach().flatten().tolist() for _, each in result.policy.weights()]
     return {"weights": flat, "rows": rollouts(result) if result.run.ranks.is_main else []}
 
 
@@ -223,10 +225,12 @@ def test_two_processes_sample_the_tokens_of_one(stand_in: StandIn, tmp_path: Pat
         "test_sampler_runs:trained", {"url": stand_in.url, "folder": str(tmp_path / "one")}, what="one"
     )
     updates = stand_in.calls.count("/update_weights")
-    two = call_on_two_ranks(
-        "test_sampler_runs:trained", {"url": stand_in.url, "folder": str(tmp_path / "two")}, what="two"
-    )
-    assert two["rows"] == one["rows"]
-    assert stand_in.calls.count("/update_weights") == 2 * updates
-    for mine, other in zip(one["weights"], two["weights"], strict=True):
-        assert other == pytest.approx(mine, abs=1e-5)
+    for number, shard in enumerate(("none", "fsdp"), 1):
+        two = call_on_two_ranks(
+            "test_sampler_runs:trained", {"url": stand_in.url, "folder": str(tmp_path / shard), "shard": shard},
+            what=shard,
+        )  # fmt: skip
+        assert two["rows"] == one["rows"]
+        assert stand_in.calls.count("/update_weights") == (1 + number) * updates
+        for mine, other in zip(one["weights"], two["weights"], strict=True):
+            assert other == pytest.approx(mine, abs=1e-5)

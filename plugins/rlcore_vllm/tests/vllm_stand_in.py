@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlcore_testing.small import LETTERS, make_gpt2, make_llama
+from rlcore_testing.small import LETTERS, make_gpt2
 
 ANSWER = json.loads(Path(__file__).with_name("recorded_answer.json").read_text())
 
@@ -45,7 +45,6 @@ class StandIn:
         self.info: dict[str, Any] = {"logprobs_mode": "processed_logprobs", "dtype": "torch.float32"}
         self.transfer, self.max_model_len, self.has_scale_out = "rlcore_file", 64, True
         self.keeps_head = self.keeps_weights = False
-        self._models = {"transformer.wte.weight": make_gpt2, "model.embed_tokens.weight": make_llama}
         self.model: PreTrainedModel = make_gpt2(seed=5)
         self._logits: dict[tuple[int, ...], torch.Tensor] = {}
         self._lock = threading.Lock()
@@ -120,17 +119,15 @@ class StandIn:
         return 200, {"success": True} if path == "/reset_prefix_cache" else {"message": "done"}
 
     def load(self, path: str) -> None:
-        weights = load_file(path)
+        """Load the weights in a folder, with the configuration beside them as that of the server."""
+        weights = {name: each for file in Path(path).glob("*.safetensors") for name, each in load_file(file).items()}
         with self._lock:
             if self.keeps_weights:
                 return
-            make = next(make for name, make in self._models.items() if name in weights)
-            model, head = make(), self.model.get_output_embeddings().weight.detach().clone()
-            if make is make_gpt2 and "lm_head.weight" in weights:  # a server whose config does not tie them
-                model.lm_head.weight = torch.nn.Parameter(head)
-                model.load_state_dict(weights, strict=False)
-            else:
-                model.load_state_dict(weights, strict=False)
+            head = self.model.get_output_embeddings().weight.detach().clone()
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=torch.float32).eval()
+            unknown = model.load_state_dict(weights, strict=False)
+            assert not unknown.unexpected_keys
             if self.keeps_head:
                 model.lm_head.weight = torch.nn.Parameter(head)
             self.model = model

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from env_games import TEMPLATE, Echo
+from env_games import Echo
+from episode_runs import TRAINERS, Fails, at, constant, lines, run
 
-import rlcore
 from rlcore.cli import main
 from rlcore.errors import ConfigError, InputsError, RLCoreError, UnknownEnvironment
 from rlcore.loggers import display_row
-from rlcore_testing.small import make_gpt2, make_tokenizer
-
-TRAINERS: dict[str, dict[str, Any]] = {
-    "ppo": {"rollouts": 4, "batch_size": 4, "epochs": 1},
-    "grpo": {"rollouts": 8, "num_generations": 4},
-    "rft": {"generations": 4, "prompts": 2, "batch_size": 4},
-    "reinforce": {"rollouts": 4},
-}
-
-
-def run(folder: Path, **given: Any) -> rlcore.training.api.Result:
-    tokenizer = make_tokenizer()
-    tokenizer.chat_template = TEMPLATE
-    options: dict[str, Any] = {
-        "environment": Echo, "prompts": [f"{letter}b" for letter in "abcd"], "gen": {"max_new_tokens": 3},
-        "run": {"root": str(folder), "name": "run", "steps": 2, "report": False}, "loggers": [], "tokenizer": tokenizer,
-    }  # fmt: skip
-    return rlcore.train(make_gpt2(), **{**options, **given})
-
-
-def lines(result: Any, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (result.run_dir / name).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("name", TRAINERS)
@@ -74,15 +51,6 @@ def test_an_environment_and_a_reward_function_both_count_by_weight(tmp_path: Pat
         assert row["reward"] == 0.5 * 13.0 + 3.0 * row["reward/environment"]
 
 
-class Fails(Echo):
-    """Half of the rows fail at the second turn."""
-
-    def step(self, turn: Any) -> Any:
-        if turn.index == 1 and self.seed % 2:
-            raise OSError("away")
-        return super().step(turn)
-
-
 @pytest.mark.parametrize("name", TRAINERS)
 def test_failed_episodes_have_no_score_and_nothing_is_learned_from_them(name: str, tmp_path: Path) -> None:
     rows = [{"prompt": "ab", "seed": seed} for seed in (1, 2, 4, 6)]
@@ -97,10 +65,6 @@ def test_failed_episodes_have_no_score_and_nothing_is_learned_from_them(name: st
     assert all(row["reward"] is not None for row in found if row not in failed)
     first = lines(result, "metrics.jsonl")[0]
     assert first["reward/unscored"] == len([row for row in failed if row["step"] == 1])
-
-
-def constant(outputs: Any) -> list[float]:
-    return [1.0] * len(outputs)
 
 
 def test_tools_are_called_and_their_results_are_read(tmp_path: Path) -> None:
@@ -127,10 +91,6 @@ def test_a_run_goes_on_exactly_where_it_was_stopped(tmp_path: Path) -> None:
         assert lines(whole, name) == lines(parts, name)
     mine, other = (dict(each.policy.module.named_parameters()) for each in (whole, parts))
     assert all(torch.equal(mine[name], other[name]) for name in mine)
-
-
-def at(folder: Path, **run: Any) -> dict[str, Any]:
-    return {"root": str(folder), "name": "run", "report": False, **run}
 
 
 def test_an_environment_is_named_in_a_file_as_a_module_and_its_attribute(tmp_path: Path) -> None:

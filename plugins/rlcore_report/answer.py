@@ -1,0 +1,186 @@
+"""The answer that a run gives: its main metric before and after, its cost, its best checkpoint, and one verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore.safe_text import visible
+from rlcore_report.run_files import count_rows, read_rows
+from rlcore_report.run_record import RunRecord
+from rlcore_report.samples_on_page import prompts_by_step, read_samples
+from rlcore_report.series import Series
+from rlcore_report.variants import T_975, paired
+from rlcore_report.verdicts import Verdict, verdicts
+
+REWARDS = ("eval/reward/mean", "reward/mean")
+LOSSES = ("eval/loss/total", "loss/total", "eval/loss", "loss")
+LARGEST_FILE = 100_000_000
+"""Bytes of completions.jsonl beyond which no interval over its prompts is computed."""
+
+
+@attrs.frozen
+class Change:
+    """How far the main metric of a run has moved.
+
+    Attributes:
+        metric: its name.
+        before, after: the means at the beginning and the end.
+        steps: the steps that they are of.
+        half_width: half the width of the 95 % interval of the difference by Student's t; nan if there is none.
+        basis: what the interval is over, such as `64 prompts`.
+    """
+
+    metric: str
+    before: float
+    after: float
+    steps: tuple[int, int]
+    half_width: float
+    basis: str
+
+
+def main_metric(names: Mapping[str, Series], headline: Sequence[str]) -> str:
+    """Return the metric that says most: the reward, else what the trainer names first, else a loss; or nothing.
+
+    A metric of evaluations is taken if it has two values at least.
+    """
+    wanted = [*REWARDS, *(each for name in headline for each in (f"eval/{name}", name)), *LOSSES]
+    found = [name for name in wanted if name in names and len(names[name].known)]
+    return next((name for name in found if len(names[name].known) > 1), found[0] if found else "")
+
+
+def change_of(run: RunRecord) -> Change | None:
+    """Return how far the main metric has moved; None for a run without metrics."""
+    name = main_metric(run.metrics, run.headline)
+    if not name:
+        return None
+    series = run.metrics[name]
+    if name == REWARDS[0] and (found := _over_prompts(run, name)):
+        return found
+    early, late = (series.known[:1], series.known[-1:]) if name.startswith("eval/") else (series.early, series.late)
+    steps = series.steps[np.isfinite(series.values)]
+    half, basis = math.nan, ""
+    if min(len(early), len(late)) > 1:
+        degrees = len(early) + len(late) - 2
+        quantile = T_975[degrees - 1] if degrees <= len(T_975) else 1.96
+        half = quantile * math.sqrt(early.var(ddof=1) / len(early) + late.var(ddof=1) / len(late))
+        basis = f"the first and the last {len(early)} steps"
+    return Change(name, float(early.mean()), float(late.mean()), (int(steps[0]), int(steps[-1])), half, basis)
+
+
+def _over_prompts(run: RunRecord, name: str) -> Change | None:
+    """Return the change from the first evaluation to the last over the prompts of both."""
+    file = RunDir(run.folder).completions
+    if not file.is_file() or file.stat().st_size > LARGEST_FILE:
+        return None
+    steps = sorted(count_rows(file))
+    if len(steps) < 2:
+        return None
+    rewards: dict[int, dict[tuple[str, str], list[float]]] = {steps[0]: {}, steps[-1]: {}}
+    for row in read_rows(file, wanted=rewards.__contains__):
+        if isinstance(row.get("reward"), int | float):
+            key = (str(row.get("prompt")), str(row.get("sampling", "")))
+            rewards[row["step"]].setdefault(key, []).append(float(row["reward"]))
+    first, last = rewards.values()
+    shared = [key for key in first if key in last]
+    if len(shared) < 2:
+        return None
+    means = [[sum(side[key]) / len(side[key]) for key in shared] for side in (first, last)]
+    found = paired(name, "prompts", *means)
+    return Change(name, found.a, found.b, (steps[0], steps[-1]), found.half_width, f"{found.count} prompts")
+
+
+def spent(run: RunRecord) -> tuple[Series | None, Series | None]:
+    """Return the seconds and the tokens of a run up to each step: of its steps, without evaluations and pauses."""
+    seconds, rate = run.metrics.get("time/step_s"), run.metrics.get("perf/tokens_per_s")
+    if seconds is None:
+        return None, None
+    times = np.nan_to_num(seconds.values)
+    total = Series(seconds.steps, np.cumsum(times))
+    if rate is None:
+        return total, None
+    at = np.isin(rate.steps, seconds.steps)
+    places = np.searchsorted(seconds.steps, rate.steps[at], side="right") - 1
+    return total, Series(rate.steps[at], np.cumsum(np.nan_to_num(rate.values[at]) * times[places]))
+
+
+def best_checkpoint(run: RunRecord) -> dict[str, Any] | None:
+    """Return the checkpoint with the best score, else the newest, and the line of Python that loads it."""
+    found = []
+    for file in sorted((run.folder / "checkpoints").glob("*/manifest.json")):
+        with suppress(OSError, ValueError, RecursionError):
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            score = manifest.get("score")
+            found.append((score if isinstance(score, int | float) else math.nan, int(manifest["step"]), file.parent))
+    folder, score, step = run.folder / "model", math.nan, run.last_step
+    if found:
+        sign = -1 if run.option("checkpoint", "mode") == "min" else 1
+        score, step, checkpoint = max(
+            found, key=lambda each: (-math.inf if math.isnan(each[0]) else sign * each[0], each[1])
+        )
+        folder = checkpoint / "model"
+    if not folder.is_dir():
+        return None
+    metric = str(run.option("checkpoint", "metric") or "score")
+    return {
+        "step": step,
+        "score": score,
+        "metric": metric,
+        "line": f"{_loader(folder)}.from_pretrained({json.dumps(str(folder), ensure_ascii=False)})",
+    }
+
+
+def _loader(folder: Path) -> str:
+    """Return the class that loads a model's folder."""
+    if (folder / "adapter_config.json").exists():
+        return "peft.AutoPeftModelForCausalLM"
+    if (folder / "model_index.json").exists():
+        return "diffusers.DiffusionPipeline"
+    names: Any = ()
+    with suppress(OSError, ValueError, RecursionError):
+        names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    if name.endswith("ForConditionalGeneration"):
+        return "transformers.AutoModelForSeq2SeqLM"
+    if name.endswith("ForSequenceClassification"):
+        return "transformers.AutoModelForSequenceClassification"
+    return "transformers.AutoModelForCausalLM"
+
+
+def device_of(run: RunRecord) -> str:
+    """Return where the run was trained, as `report/machine.json` has it; empty if that is unknown."""
+    with suppress(OSError, ValueError, RecursionError, AttributeError):
+        found = json.loads((run.folder / "report" / "machine.json").read_text(encoding="utf-8"))
+        count = found.get("processes", 1)
+        return visible(found.get("device", "")) + (f", {visible(count)} processes" if count != 1 else "")
+    return ""
+
+
+def judged(run: RunRecord) -> list[Verdict]:
+    """Return the verdicts of a run on disk."""
+    rows = read_samples(RunDir(run.folder).rollouts).rows
+    return verdicts(run.metrics, prompts_by_step(rows), run.config)
+
+
+def in_one_sentence(found: Sequence[Verdict]) -> dict[str, str]:
+    """Return the level of the worst verdict, and a sentence that has the likely cause and the remedy."""
+    if not found:
+        return {"level": "none", "name": "", "sentence": "There are too few metrics for a verdict."}
+    worst = found[0]
+    if worst.level == "good":
+        return {
+            "level": "good",
+            "name": "No problem found",
+            "sentence": f"None of {len(found)} checks found a problem.",
+        }
+    begun = "" if worst.step is None else f" from step {worst.step} on"
+    remedy = f"; set {worst.option} to {worst.value}" if worst.option else ""
+    return {"level": worst.level, "name": worst.name, "sentence": f"{worst.name}{begun}: {worst.evidence}{remedy}."}

@@ -1,0 +1,46 @@
+// The answer first: a card for each run, and the verdicts in full.
+/** Return a difference with as many digits as its interval has a use for. */
+function withInterval({ before, after, half }) {
+  if (half === null) return signed(after - before);
+  const digits = half > 0 ? Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(half)))) : 2;
+  return `${after > before ? "+" : ""}${(after - before).toFixed(digits)} ± ${half.toFixed(digits)}`;
+}
+function Answer({ run, i }) {
+  const { change, best, verdict, seconds, tokens, device } = run.answer, { total, step } = run;
+  const facts = [[`step ${step}${total ? ` of ${total}` : ""}`, run.running ? "still going on" : ""], [seconds === null ? "" : `${duration(seconds)} in steps`],
+    [tokens === null ? "" : `${large(tokens)} tokens`], [device], [run.seed === null ? "" : `seed ${run.seed}`]].map((parts) => parts.filter(Boolean).join(", ")).filter(Boolean);
+  return html`<article class="answer-card" aria-label=${run.name}>
+    <div class="whose">${store.data.variants.length > 1 ? html`<${Sample} variant=${run.variant} />` : null}<b>${run.name}</b> <span class="dim">${run.trainer}, ${run.model}</span></div>
+    ${change ? html`<div class="change" title=${change.basis ? `95 % interval of the difference, by Student's t, over ${change.basis}` : ""}>
+      <span class="metric">${change.metric}</span> <span class="figures">${number(change.before)} → <b>${number(change.after)}</b></span>${" "}
+      <span class="dim">${withInterval(change)}${change.basis ? ` over ${change.basis}` : `, steps ${change.steps[0]} to ${change.steps[1]}`}</span></div>`
+      : html`<div class="dim">no metric yet</div>`}
+    <div class=${`said ${verdict.level}`}><span class="level">${SIGNS[verdict.level]}</span> ${verdict.sentence}</div>
+    <div class="dim">${facts.join(" · ")}</div>
+    ${best ? html`<div class="best"><span class="dim">${best.score === null ? `model of step ${best.step}` : `best checkpoint: step ${best.step}, ${best.metric} ${number(best.score)}`}</span>
+      <${Copied} text=${best.line} /></div>` : null}
+    <details><summary>folder and plugins</summary><div class="dim">${run.folder}</div><div class="dim">${run.plugins}</div></details>
+    ${run.notes.map((note) => html`<p class="note" key=${note}>${note}</p>`)}</article>`;
+}
+function Answers() {
+  return html`<div class="answers">${store.data.runs.map((run, i) => html`<${Answer} key=${run.folder} run=${run} i=${i} />`)}</div>`;
+}
+function Health() {
+  const { verdicts, runs } = store.data, passed = verdicts.flat().filter((each) => each.level === "good").length;
+  const shown = verdicts.flatMap((list, i) => list.filter((each) => view.passed || each.level !== "good").map((each) => [each, i]));
+  return html`<${Section} id="health" title="Health"><div class="controls">
+    <${Check} id="passed" label=${`show the ${passed} checks that passed`} value=${view.passed} change=${(value) => setView({ passed: value })} /></div>
+    ${shown.length ? null : html`<p class="hint">${passed ? "No check found a problem." : "There are too few metrics for a verdict."}</p>`}
+    ${shown.map(([each, i]) => html`<div class=${`verdict ${each.level}`} key=${`${i} ${each.name}`}><span class="level">${SIGNS[each.level]} ${each.name}</span>
+      ${runs.length > 1 ? html`<span class="dim">${runs[i].name}: </span>` : null}<span>${each.evidence}${each.step === null ? "." : `; from step ${each.step} on.`}</span>
+      ${each.advice ? html`<div>${each.advice}</div>` : null}${each.option ? html`<div class="remedy"><code>${each.option}</code> → ${each.value}</div>` : null}</div>`)}<//>`;
+}
+
+/** Two versions of the code. */
+function Bench() {
+  const { versions, method, measures, failures } = store.data.bench;
+  return html`<${Section} id="bench" title="Better, same or worse">${versions.map((text, i) => html`<div><${Sample} variant=${i} /> ${text}</div>`)}
+    <${Table} caption="measures" head=${["case", "measure", ...store.data.variants.map((each) => each.label), "change", "seeds", "could be seen", ""]} numeric=${(i) => i > 1 && i < 7}
+      rows=${measures.map((each) => [[each.case, each.name, number(each.before), number(each.after), each.change, String(each.count), each.visible, html`<b>${each.word}</b>`], `measure ${each.word}`])} />
+    <p class="hint">${method}</p>${failures.map((text) => html`<pre class="note failure">${text}</pre>`)}<//>`;
+}

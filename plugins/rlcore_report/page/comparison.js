@@ -1,0 +1,57 @@
+// Several runs side by side, the configuration, the grids of images, and texts of plugins.
+function Comparison() {
+  const { runs, options, differences, variants, ends } = store.data, names = runs.map((run) => run.name);
+  const rows = options.filter((row) => row.differs);
+  const missing = html`<span class="dim" title="this run has no such option">no such option</span>`;
+  return html`<${Section} id="comparison" title="Comparison"><h3>Options that differ</h3>
+    ${rows.length ? html`<${Table} caption="options that differ" head=${["option", ...names]}
+      rows=${rows.map((row) => [[html`<code>${row.path}</code>`, ...row.values.map((value) => (value === "" ? missing : html`<code>${value}</code>`))]])} />` : html`<p class="hint">None.</p>`}
+    ${differences.length ? html`<h3>Paired differences from ${variants[0].label}</h3><p class="hint">Each row compares pairs: the same seed in both, or the same
+      evaluation prompt. The number of a run is the mean of the last fifth of the metric; the interval is Student's 95 % interval of the mean difference.</p>
+      <${Table} caption="paired differences" head=${["runs", "metric", "pairs", variants[0].label, "this", "difference", ""]} numeric=${(i) => i > 2 && i < 6}
+        rows=${differences.map((each) => [[variants[each.variant].label, each.name, `${each.count} ${each.pairs}`, number(each.a), number(each.b),
+    number(each.mean) + (each.half_width === null ? "" : ` ± ${number(each.half_width)}`), each.verdict]])} />` : null}
+    <h3>Mean of the last fifth of the steps</h3><${Table} caption="ends" head=${["metric", ...names]} numeric=${(i) => i > 0}
+      rows=${ends.map((row) => [[row.name, ...row.values.map(number)]])} /><//>`;
+}
+function Options() {
+  const { runs, options } = store.data, matches = matcher(view.option);
+  const rows = options.filter((row) => (view.all || row.changed) && matches(row.path));
+  return html`<${Section} id="options" title="Configuration"><div class="controls">
+    <${Typed} id="option" label="options" value=${view.option} placeholder="^trainer" pattern change=${(option) => setView({ option })} />
+    <${Check} id="all" label="show those at their defaults too" value=${view.all} change=${(all) => setView({ all })} /></div>
+    <${Table} caption="options" head=${["option", ...runs.map((run) => (runs.length > 1 ? run.name : "value")), "default", "meaning"]}
+      rows=${rows.map((row) => [[html`<code>${row.path}</code>`, ...row.values.map((value) => html`<code>${value}</code>`), html`<code>${row.default === null ? "" : row.default}</code>`, row.meaning],
+    row.changed ? "changed" : ""])} /><//>`;
+}
+function Notes() {
+  return html`<${Section} id="notes" title="From plugins">${store.data.runs.flatMap((run) => run.texts.map((each) => html`<div key=${`${run.folder} ${each.name}`}>
+    <h3>${store.data.runs.length > 1 ? `${run.name}: ${each.name}` : each.name}</h3><${Words} text=${each.text} /></div>`))}<//>`;
+}
+
+const captionOf = (name) => {
+  const step = /^step-0*(\d+)$/.exec(name);
+  return step ? `evaluation at step ${step[1]}` : name;
+};
+const allImages = () => store.data.runs.flatMap((run, i) => run.images.map((image) => ({ ...image, key: `${i} ${image.name}`,
+  caption: `${store.data.runs.length > 1 ? `${run.name}, ` : ""}${captionOf(image.name)}` })));
+function Images() {
+  return html`<${Section} id="images" title="Images"><p class="hint">The same prompts and the same noise at each evaluation.</p><div class="images">
+    ${allImages().map((image) => html`<figure key=${image.key}><button class="bare" aria-label=${`enlarge ${image.caption}`} onclick=${() => setView({ image: image.key })}>
+      <img src=${image.url} alt=${`grid of images, ${image.caption}`} /></button><figcaption>${image.caption}</figcaption></figure>`)}</div><//>`;
+}
+function LargeImage() {
+  const images = allImages(), at = images.findIndex((image) => image.key === view.image), box = useRef();
+  useLayoutEffect(() => {
+    if (box.current && !box.current.contains(document.activeElement)) box.current.querySelector("button").focus();
+  }, [view.image]);
+  if (at < 0) return null;
+  const go = (by) => setView({ image: images[(at + by + images.length) % images.length].key });
+  const press = (event) => {
+    if (event.key === "ArrowRight") go(1);
+    if (event.key === "ArrowLeft") go(-1);
+  };
+  return html`<div class="overlay picture" role="dialog" aria-modal="true" aria-label=${images[at].caption} ref=${box} onkeydown=${press}>
+    <div class="controls"><button onclick=${() => setView({ image: "" })}>close</button><button onclick=${() => go(-1)}>earlier</button><button onclick=${() => go(1)}>later</button>
+      <span>${images[at].caption}</span></div><img src=${images[at].url} alt=${`grid of images, ${images[at].caption}`} /></div>`;
+}

@@ -1,0 +1,56 @@
+// The list of runs of a dashboard.
+const COLUMNS = [["name", "run"], ["trainer", "trainer"], ["model", "model"], ["last", "last"], ["best", "best"], ["verdict", "verdict"], ["progress", "progress"], ["changed", "age"]];
+const LEVELS = { bad: 0, warning: 1, good: 2, none: 3, pending: 4 };
+const progressOf = (run) => (run.total ? Math.min(1, run.step / run.total) : 0);
+
+function age(seconds) {
+  if (seconds < 60) return "now";
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([each]) => seconds >= each);
+  return `${Math.floor(seconds / size)} ${unit}`;
+}
+function valueOf(run, column) {
+  if (column === "verdict") return LEVELS[run.verdict.level];
+  return column === "progress" ? progressOf(run) : run[column];
+}
+function sorted(runs) {
+  const up = view.up ? 1 : -1, first = (run) => valueOf(run, view.order);
+  return [...runs].sort((a, b) => {
+    const [x, y] = [first(a), first(b)];
+    if (x === null || y === null) return (x === null) - (y === null);
+    return (typeof x === "string" ? x.localeCompare(y, undefined, { numeric: true }) : x - y) * up || (a.key < b.key ? -1 : 1);
+  });
+}
+function Row({ run }) {
+  const picked = view.pick.includes(run.key);
+  const flip = () => setView({ pick: picked ? view.pick.filter((key) => key !== run.key) : [...view.pick, run.key] });
+  const open = (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    setView({ ...PLAIN, run: [run.key] });
+    scrollTo(0, 0);
+  };
+  const folder = run.key.includes("/") ? run.key.slice(0, run.key.lastIndexOf("/") + 1) : "";
+  return html`<tr class=${picked ? "picked" : ""}><td class="pick"><input type="checkbox" aria-label=${`select ${run.key}`} checked=${picked} onchange=${flip} /></td>
+    <td class="run"><a href=${address({ ...PLAIN, run: [run.key] })} onclick=${open}><span class="dim">${folder}</span>${run.name}</a>${run.running ? html` <span class="going">running</span>` : null}</td>
+    <td>${run.trainer}</td><td class="model">${run.model}</td><td class="number" title=${run.metric}>${number(run.last)}</td><td class="number" title=${run.metric}>${number(run.best)}</td>
+    <td class=${`said ${run.verdict.level}`} title=${run.verdict.sentence}><span class="level">${SIGNS[run.verdict.level]}</span> ${run.verdict.name}</td>
+    <td class="progress"><progress value=${progressOf(run)} max="1" aria-label="progress"></progress> ${run.step}${run.total ? `/${run.total}` : ""}</td>
+    <td class="age" title=${new Date(run.changed * 1000).toLocaleString()}>${age(store.now - run.changed)}</td></tr>`;
+}
+function Runs() {
+  const { list } = store, matches = matcher(view.list);
+  const rows = useMemo(() => sorted(list.filter((run) => [run.key, run.name, run.trainer, run.model, run.verdict.name].some(matches))), [list, view.list, view.order, view.up]);
+  const there = view.pick.filter((key) => list.some((run) => run.key === key));
+  const order = (column) => setView({ order: column, up: view.order === column ? !view.up : ["name", "trainer", "model", "verdict"].includes(column) });
+  return html`<h1>Runs</h1><div class="controls"><${Typed} id="list" label="runs" value=${view.list} placeholder="ppo|seed-[01]" pattern change=${(value) => setView({ list: value })} />
+      <span class="dim" id="shown" aria-live="polite">${rows.length === list.length ? `${list.length} runs` : `${rows.length} of ${list.length} runs`}</span>
+      <button id="compare" disabled=${!there.length} onclick=${() => { setView({ ...PLAIN, run: there }); scrollTo(0, 0); }}>
+        ${there.length > 1 ? `compare ${there.length} runs` : "open the selected run"}</button>
+      ${there.length ? html`<button class="quiet" id="none" onclick=${() => setView({ pick: [] })}>select none</button>` : null}
+      ${rows.length <= 40 && rows.length > 1 ? html`<button class="quiet" id="every" onclick=${() => setView({ pick: rows.map((run) => run.key) })}>select all shown</button>` : null}</div>
+    ${list.length ? null : html`<p class="hint">There is no run here yet. The list follows the folder.</p>`}
+    <table class="list"><caption class="hidden">Runs, of which the last and the best reward or loss</caption><thead><tr><th><span class="hidden">selected</span></th>
+      ${COLUMNS.map(([key, title]) => html`<th scope="col" class=${["last", "best"].includes(key) ? "number" : ""} aria-sort=${view.order === key ? (view.up ? "ascending" : "descending") : "none"}>
+        <button class="bare" onclick=${() => order(key)}>${title}${view.order === key ? (view.up ? " ↑" : " ↓") : ""}</button></th>`)}</tr></thead>
+      <tbody>${rows.map((run) => html`<${Row} key=${run.key} run=${run} />`)}</tbody></table>`;
+}

@@ -1,0 +1,60 @@
+"""Requests for the rows of a round, and trajectories from their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rlcore.protocols import Policy
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt, Trajectories, to_device
+from rlcore_transformers.sampling.stop_sequences import StopSequences
+from rlcore_vllm.generation import Completion, Generated
+from rlcore_vllm.rows import stack_rows, stop_end
+
+
+def completions_of(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    limits: Sequence[int],
+    seeds: Sequence[int],
+    sampling: SamplingConfig,
+    model: str | None,
+) -> list[Completion]:
+    """Return the requests for one continuation of each prompt.
+
+    Args:
+        policy: the policy, whose EOS tokens end them by default.
+        prompts: B prompts.
+        limits: the most new tokens of each.
+        seeds: the seed of each.
+        sampling: the options of sampling.
+        model: name of the model to ask, where a server has several.
+    """
+    eos = policy.eos_token_ids if sampling.eos_token_ids is None else sampling.eos_token_ids
+    is_greedy = not sampling.temperature
+    return [
+        Completion(prompt.tokens, limit, None if is_greedy else int(seed), sampling, tuple(eos), model)
+        for prompt, limit, seed in zip(prompts, limits, seeds, strict=True)
+    ]
+
+
+def cut_end(answer: Generated, asked: Completion, stops: StopSequences | None) -> tuple[Generated, bool]:
+    """Cut a completion after the token that completes a stop sequence; return whether it ended before its limit."""
+    tokens = answer.tokens
+    if (end := stop_end(asked.prompt, tokens, stops)) is not None:
+        return Generated(tokens[:end], answer.logprobs[:end]), True
+    return answer, len(tokens) < asked.limit or tokens[-1] in asked.eos  # shorter: the server saw a stop sequence
+
+
+def trajectories_of(
+    policy: Policy, prompts: Sequence[Prompt], rows: Sequence[tuple[Generated, bool]], sampling: SamplingConfig
+) -> Trajectories:
+    """Return prompts and their completions, each with whether it has ended, on the policy's device."""
+    batch = stack_rows(policy, prompts, [answer.tokens for answer, _ in rows], [ended for _, ended in rows])
+    if sampling.temperature:
+        logprobs = torch.zeros(batch.tokens.shape)
+        logprobs[batch.action_mask] = torch.tensor([each for answer, _ in rows for each in answer.logprobs])
+        batch = batch.with_columns(**{"logprobs" if sampling.is_plain else "sampling_logprobs": logprobs})
+    return batch.each(lambda array: to_device(array, policy.device))

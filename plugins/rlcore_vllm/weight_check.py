@@ -1,0 +1,131 @@
+"""The check that servers have the policy's weights: their log-probs of a few short continuations are the policy's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from rlcore.config import evolve
+from rlcore.protocols import Policy
+from rlcore.settings import SamplingConfig
+from rlcore.training import by_block, eval_mode
+from rlcore.types import Prompt
+from rlcore_vllm.client import VLLMServer
+from rlcore_vllm.errors import StaleWeights
+from rlcore_vllm.fleet import Fleet
+from rlcore_vllm.generation import Completion, Generated
+from rlcore_vllm.vllm_rows import completions_of, trajectories_of
+
+CHECKED_TOKENS = 8
+"""New tokens of each prompt on which log-probs are compared."""
+Known = tuple[tuple[int, ...], tuple[float, ...]]
+"""Tokens of a short continuation, and their log-probs under the policy."""
+
+
+class WeightCheck:
+    """Compares log-probs after each change of the weights, and whenever a server has loaded them again.
+
+    Args:
+        fleet: the servers.
+        num_rows: the number of prompts; 0 checks nothing.
+        ask: returns a server's answers to requests, by their index.
+
+    Attributes:
+        is_full_precision: whether the policy scores in the precision of its weights.
+    """
+
+    def __init__(
+        self, fleet: Fleet, num_rows: int, ask: Callable[[VLLMServer, Sequence[Completion]], Mapping[int, Generated]]
+    ) -> None:
+        self._fleet, self._num_rows, self._ask = fleet, num_rows, ask
+        self.is_full_precision = True
+        self._passed, self._num_loads = "", 0
+        self._witness: tuple[list[Completion], list[Known], float] | None = None
+
+    def check(self, policy: Policy, prompts: Sequence[Prompt], temperature: float) -> None:
+        """Compare log-probs if the weights have changed since the last call; collective then.
+
+        Args:
+            policy: the policy, whose divided weights are completed one block at a time.
+            prompts: prompts of this process; without any, others are made up.
+            temperature: at which log-probs are compared.
+
+        Raises:
+            StaleWeights: they differ by more than the tolerance.
+        """
+        version, num_loads = self._fleet.version, self._fleet.num_loads
+        if not self._num_rows or self._passed == version:
+            return
+        room = min((each for each in (policy.max_length, *self._rooms()) if each), default=0)
+        plain = evolve(SamplingConfig(), temperature=temperature, max_new_tokens=CHECKED_TOKENS, eos_token_ids=())
+        few = self._choose(policy, prompts, room)
+        limits = [min(CHECKED_TOKENS, room - len(each.tokens)) if room else CHECKED_TOKENS for each in few]
+        asked = completions_of(policy, few, limits, range(len(few)), plain, self._fleet.model)
+        answers = [(server, self._ask(server, asked)) for server in self._fleet.servers]
+        scored = list[list[Known]]()
+        with by_block(policy), torch.no_grad(), eval_mode(policy.module):
+            for _, found in answers:
+                batch = trajectories_of(policy, few, [(found[i], False) for i in range(len(few))], plain)
+                own = policy.score(batch, temperature=temperature).logprobs
+                rows = [row[mask].tolist() for row, mask in zip(own, batch.action_mask, strict=True)]
+                scored.append([(found[i].tokens, tuple(row)) for i, row in enumerate(rows)])
+        tolerance = self._fleet.tolerance(policy, is_full_precision=self.is_full_precision)
+        for (server, found), known in zip(answers, scored, strict=True):
+            self._compare(server, found, known, tolerance)
+            self._witness = asked, known, tolerance
+        self._passed, self._num_loads = version, num_loads
+
+    def check_again(self) -> None:
+        """Compare the log-probs of servers that were started again with those that the policy had for its weights.
+
+        The policy may have learned since. Tokens are compared up to the first one that the server samples otherwise.
+
+        Raises:
+            StaleWeights: they differ by more than the tolerance.
+        """
+        num_loads = self._fleet.num_loads
+        if num_loads == self._num_loads or self._witness is None:
+            return
+        asked, known, tolerance = self._witness
+        for server in self._fleet.servers:
+            self._compare(server, self._ask(server, asked), known, tolerance)
+        self._num_loads = num_loads
+
+    def _rooms(self) -> list[int]:
+        return [server.max_model_len for server in self._fleet.servers]
+
+    def _choose(self, policy: Policy, prompts: Sequence[Prompt], room: int) -> list[Prompt]:
+        """Return a few different prompts with room for a new token; one with a single token if there are none."""
+        fitting = {each.tokens: each for each in prompts if each.tokens and not 0 < room <= len(each.tokens)}
+        return list(fitting.values())[: self._num_rows] or [Prompt("", (next(iter(policy.eos_token_ids), 0),))]
+
+    def _compare(
+        self, server: VLLMServer, answers: Mapping[int, Generated], known: Sequence[Known], tolerance: float
+    ) -> None:
+        """Compare the log-probs of a server's answers with the policy's own of the same tokens.
+
+        Raises:
+            StaleWeights: they differ by more than the tolerance, or no token is the same.
+        """
+        gaps = [
+            abs(theirs - own)
+            for row, (tokens, logprobs) in enumerate(known)
+            for theirs, own in zip(answers[row].logprobs[: _alike(answers[row].tokens, tokens)], logprobs, strict=False)
+        ]
+        worst = max((gap if math.isfinite(gap) else math.inf for gap in gaps), default=math.inf)
+        if worst > tolerance:
+            raise StaleWeights(
+                f"{server}: after new weights (version {self._fleet.version}) its log-probs differ from the "
+                f"policy's by up to {worst:.2g} nats, on average {sum(gaps) / max(1, len(gaps)):.2g}, over {len(gaps)} "
+                f"tokens of {len(known)} prompts; sampler.tolerance is {tolerance:g}: it still has old weights, or "
+                "some of them (such as a head that is tied to the embedding), or computes with less precision; no "
+                "rollouts were sampled with them"
+            )
+
+
+def _alike(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """Return the number of first tokens that are the same."""
+    both = min(len(tokens), len(others))
+    return next((i for i, pair in enumerate(zip(tokens, others, strict=False)) if pair[0] != pair[1]), both)
