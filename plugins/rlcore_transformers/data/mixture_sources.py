@@ -149,9 +149,9 @@ def _is_number(value: Any) -> bool:
 
 def _name_of(path: Any, what: str) -> str:
     """Return the stem of a file, the last folder of a pattern, the name of a data set, or the number of a source."""
-    number = re.findall(r"\d+", what)[-1]
+    number: str = re.findall(r"\d+", what)[-1]
     if not isinstance(path, (str, Path)):
         return number
     words = [part for part in re.split(r"[/\\]", str(path)) if part and not set(part) & {"*", "?"}]
-    stem = re.sub(r"[^\w-]+", "_", words[-1].split(".")[0] if words else "").strip("_")
+    stem: str = re.sub(r"[^\w-]+", "_", words[-1].split(".")[0] if words else "").strip("_")
     return stem or number

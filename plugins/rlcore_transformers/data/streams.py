@@ -224,8 +224,10 @@ def _open(source: Any, what: str) -> Any:
     )
 
 
-def _open_files(names: Sequence[str | Path], what: str) -> Any:
-    names = [file for name in names for file in (matching_files(name, what) if is_pattern(name) else [name])]
+def _open_files(given: Sequence[str | Path], what: str) -> Any:
+    names: list[str | Path] = []
+    for name in map(str, given):
+        names += matching_files(name, what) if is_pattern(name) else [name]
     kinds = list(dict.fromkeys(map(type_of, names)))
     if len(kinds) > 1 or kinds[0] not in BUILDERS:
         raise DataError(
