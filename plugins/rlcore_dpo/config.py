@@ -10,8 +10,8 @@ from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 LossName = Literal[
-    "sigmoid", "robust", "hinge", "ipo", "exo", "apo_zero", "apo_down", "nca", "bco", "sppo", "discopop", "cpo",
-    "simpo", "orpo", "kto",
+    "sigmoid", "sigmoid_norm", "robust", "hinge", "ipo", "exo", "apo_zero", "apo_down", "nca", "bco", "sppo",
+    "discopop", "cpo", "simpo", "orpo", "kto",
 ]  # fmt: skip
 SFT = "sft"
 """Name of the negative log-likelihood of chosen answers in a sum of losses."""
@@ -23,8 +23,8 @@ IMITATING = ("cpo", "orpo")
 
 
 OWNERS = {
-    "label_smoothing": SMOOTHED, "gamma": ("simpo",), "average": ("ipo",), "desirable_weight": ("kto",),
-    "undesirable_weight": ("kto",),
+    "label_smoothing": SMOOTHED, "gamma": ("simpo",), "average": ("ipo",), "tau": ("discopop",),
+    "desirable_weight": ("kto",), "undesirable_weight": ("kto",),
 }  # fmt: skip
 """Option → the losses that read it."""
 
@@ -47,6 +47,9 @@ class DPOConfig(BatchOptions):
     )  # fmt: skip
     average: Literal["mean", "sum"] = option(
         "mean", "how ipo reduces log-ratios over the tokens of an answer; a given beta has another meaning in each"
+    )
+    tau: float = option(
+        0.05, "temperature of discopop, at which its two losses change over", gt=0, source="arXiv:2406.08414"
     )
     gamma: float = option(0.5, "margin of simpo", ge=0, source="arXiv:2405.14734")
     sft_coef: float | None = option(

@@ -17,7 +17,7 @@ def sigmoid_loss(chosen: Tensor, rejected: Tensor, *, beta: float, label_smoothi
     """Return -(1 - e) log sigmoid(x) - e log sigmoid(-x), x = beta (chosen - rejected): float[P].
 
     e is the assumed probability that a label is wrong. Rafailov et al. 2023, arXiv:2305.18290; with e > 0, cDPO,
-    Mitchell 2023.
+    Mitchell 2023. Of means over tokens, the length-normalised loss of Tülu 3, Lambert et al. 2024, arXiv:2411.15124.
     """
     x = beta * (chosen - rejected)
     return -(1 - label_smoothing) * F.logsigmoid(x) - label_smoothing * F.logsigmoid(-x)

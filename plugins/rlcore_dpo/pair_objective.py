@@ -20,8 +20,10 @@ from rlcore_preferences.preferences import Pair, flaw_of, stack_pairs, usable_pa
 
 ROUNDING = 1e-6
 """Relative error of the log-prob of an answer: at step 0 the policy equals its reference up to this."""
-MEAN = ("simpo", "orpo")
+MEAN = ("sigmoid_norm", "simpo", "orpo")
 """Losses of means over the tokens of an answer; `ipo` is another one by default."""
+SIGMOIDS = ("cpo", "sigmoid_norm")
+"""Losses that are `sigmoid` of other scores."""
 
 
 @attrs.frozen
@@ -51,10 +53,12 @@ def terms_of(config: DPOConfig) -> list[Term]:
 
 
 def _term(config: DPOConfig, name: str, weight: float) -> Term:
-    function: Callable[..., Tensor] = getattr(losses, f"{'sigmoid' if name == 'cpo' else name}_loss")
+    function: Callable[..., Tensor] = getattr(losses, f"{'sigmoid' if name in SIGMOIDS else name}_loss")
     beta, options = beta_of(config, name), {}
     if name in SMOOTHED:
         options["label_smoothing"] = smoothing_of(config, name)
+    if name == "discopop":
+        options["tau"] = config.tau
     if name == "simpo":
         options["gamma"] = config.gamma
     return Term(

@@ -21,9 +21,9 @@ from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.example import MOST, ExampleTurns, stand_in, to_sample
 from rlcore_environments.factory import Factory, factory_of
+from rlcore_environments.isolation import isolated_factory
 from rlcore_environments.openings import Openings
 from rlcore_environments.options import EpisodeOptions
-from rlcore_environments.process import isolated_factory
 from rlcore_environments.rows import (
     SEED,
     any_token,

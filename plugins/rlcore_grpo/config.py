@@ -16,6 +16,9 @@ DR_GRPO = "Liu et al. 2025, arXiv:2503.20783"
 GSPO = "Zheng et al. 2025, arXiv:2507.18071"
 CISPO = "MiniMax 2025, arXiv:2506.13585"
 SCALE_RL = "Khatri et al. 2025, arXiv:2510.13786"
+LUSPO = "Liu et al. 2026, arXiv:2602.05261"
+VESPO = "Shen et al. 2026, arXiv:2602.10693"
+SAPO = "Gao et al. 2025, arXiv:2511.20347"
 RLOO = "Ahmadian et al. 2024, arXiv:2402.14740"
 TR_DPO = "Gorbatovski et al. 2024, arXiv:2404.09656"
 GIGPO = "Feng et al. 2025, arXiv:2505.10978"
@@ -26,7 +29,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "dr_grpo": {"scale": "none", "norm": "constant"},
     "dapo": {"clip_high": 0.28, "zero_spread": "refill", "overlong_buffer": 0.2},
     "gspo": {"level": "sequence", "norm": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
+    "luspo": {"level": "sequence", "norm": "sum", "clip_low": 3e-4, "clip_high": 4e-4},
     "cispo": {"surrogate": "cispo"},
+    "vespo": {"surrogate": "vespo"},
     "rloo": {"baseline": "loo", "scale": "none", "kl_coef": 0.05, "kl_in": "reward"},
 }
 """Defaults that a preset changes."""
@@ -45,7 +50,7 @@ def _estimator() -> Any:
 class GRPOConfig(BatchOptions):
     """Group-relative policy optimisation."""
 
-    preset: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo"] | None = option(
+    preset: Literal["grpo", "dr_grpo", "dapo", "gspo", "luspo", "cispo", "vespo", "rloo"] | None = option(
         None, "a published algorithm, whose options become the defaults of those below"
     )
     rollouts: int = option(
@@ -101,19 +106,20 @@ class GRPOConfig(BatchOptions):
         False, "leave responses without an end out of the loss; they stay in the baseline of their group", source=DAPO
     )
 
-    surrogate: Literal["clip", "cispo", "sapo"] = option(
-        _of_preset("surrogate", "clip"), "the loss of a token", source="PPO; MiniMax 2025; SAPO, arXiv:2511.20347"
+    surrogate: Literal["clip", "cispo", "sapo", "vespo"] = option(
+        _of_preset("surrogate", "clip"), "the loss of a token", source=f"PPO; MiniMax 2025; {SAPO}; {VESPO}"
     )
-    level: Literal["token", "sequence"] = option(
+    level: Literal["token", "sequence", "product"] = option(
         _of_preset("level", "token"),
-        "what the ratio to the old policy is about: a token, or a whole response (the geometric mean over its tokens)",
+        "what the ratio to the old policy is about: a token, or a whole response, as the geometric mean over its "
+        "tokens (`sequence`) or as their product, the ratio of the response's probabilities (`product`)",
         source=GSPO,
     )
-    norm: Literal["token", "sequence", "constant"] = option(
+    norm: Literal["token", "sequence", "sum", "constant"] = option(
         _of_preset("norm", "token"),
-        "mean of the loss: over all tokens; over responses, of the mean over their tokens; or the sum over tokens "
-        "divided by all responses, masked ones too, times gen.max_new_tokens",
-        source=DR_GRPO,
+        "mean of the loss: over all tokens; over responses, of the mean over their tokens (`sequence`) or of the sum "
+        "(`sum`); or the sum over tokens divided by all responses, masked ones too, times gen.max_new_tokens",
+        source=f"{DR_GRPO}; sum: {LUSPO}",
     )
     clip_low: float = option(
         _of_preset("clip_low", 0.2), "how far the ratio may fall below 1 before its gradient stops", ge=0, le=1,
@@ -125,6 +131,20 @@ class GRPOConfig(BatchOptions):
     cispo_cap: float = option(
         5.0, "upper bound of the ratio itself, which weighs tokens under `surrogate: cispo`", gt=0, source=SCALE_RL
     )
+    sapo_tau: float = option(
+        1.0, "temperature of the sigmoid of `surrogate: sapo` for positive advantages", gt=0, source=SAPO
+    )
+    sapo_tau_negative: float = option(1.05, "the same for the other advantages", gt=0, source=SAPO)
+    vespo_k: float = option(
+        2.0, "exponent k of `surrogate: vespo` for advantages of at least 0: the larger, the less responses count that "
+        "have become less probable", gt=0, source=VESPO,
+    )  # fmt: skip
+    vespo_lambda: float = option(
+        3.0, "decay lambda of `surrogate: vespo` for advantages of at least 0: the larger, the less responses count "
+        "that have become more probable", gt=0, source=VESPO,
+    )  # fmt: skip
+    vespo_k_negative: float = option(3.0, "vespo_k for negative advantages", gt=0, source=VESPO)
+    vespo_lambda_negative: float = option(2.0, "vespo_lambda for negative advantages", gt=0, source=VESPO)
     dual_clip: float | None = option(
         None, "upper bound of the ratio for negative advantages; null: none", gt=1, source="arXiv:1912.09729"
     )

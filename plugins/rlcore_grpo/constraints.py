@@ -8,6 +8,11 @@ from rlcore.settings import SamplingConfig
 from rlcore.training import Run
 from rlcore_grpo.config import GRPOConfig
 
+OF_SURROGATES = (
+    "sapo_tau", "sapo_tau_negative", "vespo_k", "vespo_lambda", "vespo_k_negative", "vespo_lambda_negative",
+)  # fmt: skip
+"""Options of one surrogate, whose name they begin with."""
+
 
 def check(config: GRPOConfig, world: int) -> None:
     """Check options against each other.
@@ -45,6 +50,11 @@ def check(config: GRPOConfig, world: int) -> None:
         )
     if config.credit == "turn":
         _check_credit(config)
+    if config.surrogate == "vespo" and config.is_correction not in ("off", "token_truncate", "token_mask"):
+        raise ConfigError(
+            f"trainer.is_correction = {config.is_correction!r}: surrogate: vespo multiplies the ratio of a response by "
+            "the weights of its tokens; set is_correction to token_truncate or token_mask"
+        )
     if config.is_low > config.is_high:
         raise ConfigError(f"trainer.is_low = {config.is_low}: is above trainer.is_high = {config.is_high}")
     _check_effects(config)
@@ -55,6 +65,7 @@ def _check_credit(config: GRPOConfig) -> None:
     refused = {
         "combine": (config.combine != "sum", "rewards of turns are sums over the reward functions; set it to sum"),
         "level": (config.level != "token", "one ratio for a whole episode mixes its turns; set it to token"),
+        "surrogate": (config.surrogate == "vespo", "one weight for a whole episode mixes its turns; set it to clip"),
         "kl_in": (config.kl_coef > 0 and config.kl_in == "reward", "the KL is that of a whole episode; set it to loss"),
     }
     for name, (is_set, reason) in refused.items():
@@ -83,6 +94,11 @@ def _check_effects(config: GRPOConfig) -> None:
         "clip_high": (is_clipped, f"surrogate: {config.surrogate} has other bounds; set surrogate to clip"),
         "dual_clip": (is_clipped, f"surrogate: {config.surrogate} has other bounds; set surrogate to clip"),
         "cispo_cap": (config.surrogate == "cispo", "it is the bound of cispo; set trainer.surrogate to cispo"),
+        "level": (config.surrogate != "vespo", "surrogate: vespo has a ratio of its own; set level to token"),
+        **{
+            name: (config.surrogate == name.partition("_")[0], "it belongs to another surrogate; set trainer.surrogate")
+            for name in OF_SURROGATES
+        },
         "turn_discount": (config.credit == "turn", "turns have no advantages of their own; set trainer.credit to turn"),
         "refill_batches": (config.zero_spread == "refill", "groups are not refilled; set zero_spread to refill"),
         "overlong_penalty": (config.overlong_buffer > 0, "no length is too long; set trainer.overlong_buffer above 0"),

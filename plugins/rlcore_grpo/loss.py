@@ -12,20 +12,23 @@ from torch import Tensor
 
 
 def ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, *, level: str = "token") -> Tensor:
-    """Return pi / pi_old of each token, or for `level="sequence"` the geometric mean over its response: float[B, T].
+    """Return pi / pi_old of each token, or of its whole response: float[B, T].
 
-    rho_t = exp(d_t); rho_i = exp(sum_t d_t / n_i), with d = log pi - log pi_old over the n_i tokens that count; 1
-    elsewhere. The gradient of rho_i reaches every token of the response. Zheng et al. 2025, arXiv:2507.18071.
+    rho_t = exp(d_t), 1 where no token counts; `sequence`: rho_i = exp(sum_t d_t / n_i), Zheng et al. 2025,
+    arXiv:2507.18071; `product`: rho_i = exp(sum_t d_t), the ratio of the response's probabilities; with d = log pi -
+    log pi_old over the n_i tokens that count. The gradient of rho_i reaches every token of the response.
 
     Args:
         logprobs: float[B, T], with gradients.
         old_logprobs: float[B, T].
         mask: bool[B, T], tokens that count.
-        level: "token" or "sequence".
+        level: "token", "sequence" or "product".
     """
     gap = torch.where(mask, logprobs - old_logprobs, 0.0)
     if level == "sequence":
         gap = (gap.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)).expand_as(gap)
+    elif level == "product":
+        gap = gap.sum(1, keepdim=True).expand_as(gap)
     return gap.exp()
 
 
@@ -64,16 +67,53 @@ def sapo_loss(ratio: Tensor, advantages: Tensor, *, positive: float = 1.0, negat
     return -(4 / tau) * torch.sigmoid(tau * (ratio - 1)) * advantages
 
 
+def vespo_weights(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    mask: Tensor,
+    advantages: Tensor,
+    *,
+    positive: tuple[float, float] = (2.0, 3.0),
+    negative: tuple[float, float] = (3.0, 2.0),
+    corrections: Tensor | None = None,
+) -> Tensor:
+    """Return phi(w) = w^k exp(lambda (1 - w)), w = pi / pi_old of a whole response, without gradient: float[B, 1].
+
+    phi(1) = 1; responses count less the further w is from k / lambda. Shen et al. 2026, arXiv:2602.10693.
+
+    Args:
+        logprobs: float[B, T].
+        old_logprobs: float[B, T].
+        mask: bool[B, T], tokens that count.
+        advantages: float[B, 1].
+        positive: k and lambda of responses with A >= 0, above 0.
+        negative: k and lambda of the others.
+        corrections: float[B, T], pi_old / pi_sampler of each token, which w is multiplied by; None: 1.
+    """
+    gap = logprobs - old_logprobs
+    if corrections is not None:
+        gap = gap + corrections.log()
+    log_w = torch.where(mask, gap, 0.0).detach().sum(1, keepdim=True)
+    is_positive = advantages >= 0
+    k, decay = (torch.where(is_positive, a, b).to(log_w.dtype) for a, b in zip(positive, negative, strict=True))
+    return (k * log_w + decay * (1 - log_w.exp())).exp()
+
+
+def vespo_loss(weights: Tensor, logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """Return -phi A log pi, phi of `vespo_weights`: float[B, T]. Only the gradient has a meaning. arXiv:2602.10693."""
+    return -weights * advantages * logprobs
+
+
 def token_weights(mask: Tensor, *, norm: str, max_new_tokens: int) -> tuple[Tensor, float]:
     """Return what a token's loss is multiplied by, and what the sum of a whole optimizer step is divided by.
 
-    token: sum / N. sequence: sum_i (1 / n_i) sum_t / B. constant: sum / (R max_new_tokens). N tokens and B responses
-    count, over all micro-batches and ranks; R is the number of all responses, those without a token that counts
-    included.
+    token: sum / N. sequence: sum_i (1 / n_i) sum_t / B. sum: sum / B. constant: sum / (R max_new_tokens). N tokens and
+    B responses count, over all micro-batches and ranks; R is the number of all responses, those without a token that
+    counts included.
 
     Args:
         mask: bool[B, T], tokens that count, of the whole optimizer step.
-        norm: "token", "sequence" or "constant".
+        norm: "token", "sequence", "sum" or "constant".
         max_new_tokens: longest response.
 
     Returns:
@@ -86,6 +126,8 @@ def token_weights(mask: Tensor, *, norm: str, max_new_tokens: int) -> tuple[Tens
     count = float((lengths > 0).sum())
     if norm == "sequence":
         return ones / lengths.clamp(min=1), count
+    if norm == "sum":
+        return ones, count
     return ones, float(len(mask) * max_new_tokens) if count else 0.0
 
 

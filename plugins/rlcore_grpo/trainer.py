@@ -16,7 +16,17 @@ from rlcore.training import Meter, Run, check_logprob_gap, disable_dropout, mini
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.config import GRPOConfig, workload
 from rlcore_grpo.constraints import check
-from rlcore_grpo.loss import cispo_loss, clipped_loss, off_policy, ratios, sapo_loss, token_weights, uncertain
+from rlcore_grpo.loss import (
+    cispo_loss,
+    clipped_loss,
+    off_policy,
+    ratios,
+    sapo_loss,
+    token_weights,
+    uncertain,
+    vespo_loss,
+    vespo_weights,
+)
 from rlcore_grpo.reference_sync import ReferenceSync
 from rlcore_grpo.rounds import Rounds
 
@@ -168,8 +178,9 @@ class GRPOTrainer:
         logprobs = outputs.logprobs
         old = part["old_logprobs"] if "old_logprobs" in part else logprobs.detach()
         ratio = ratios(logprobs, old, mask, level=config.level)
-        policy = self._surrogate(ratio, logprobs, advantages)
-        if "is_weights" in part:
+        vespo = self._vespo(part, logprobs, old) if config.surrogate == "vespo" else None
+        policy = self._surrogate(ratio, logprobs, advantages, vespo)
+        if "is_weights" in part and vespo is None:
             policy = policy * part["is_weights"]
         if config.off_policy_mask is not None:
             gone = off_policy(
@@ -179,6 +190,8 @@ class GRPOTrainer:
         if "learns" in part:
             policy = policy.where(part["learns"], 0.0)
         loss, metrics = policy, {"loss/policy": policy, **self._metrics(ratio, logprobs, old, advantages)}
+        if vespo is not None:
+            metrics["policy/vespo_weight_trained"] = vespo.expand_as(logprobs)
         if "sampler_logprobs" in part:
             own, sampled = logprobs.detach(), part["sampler_logprobs"]
             metrics["is/logprob_gap"] = (own - sampled).abs()
@@ -193,12 +206,23 @@ class GRPOTrainer:
             metrics["policy/entropy_trained"] = -logprobs
         return loss * part["weights"], metrics
 
-    def _surrogate(self, ratio: Tensor, logprobs: Tensor, advantages: Tensor) -> Tensor:
+    def _vespo(self, part: Trajectories, logprobs: Tensor, old: Tensor) -> Tensor:
+        """Return the weight of each response under `surrogate: vespo`, into which those of `is_correction` go."""
         config = self.config
+        return vespo_weights(
+            logprobs, old, part.action_mask, _by_token(part), positive=(config.vespo_k, config.vespo_lambda),
+            negative=(config.vespo_k_negative, config.vespo_lambda_negative),
+            corrections=part.columns.get("is_weights"),
+        )  # fmt: skip
+
+    def _surrogate(self, ratio: Tensor, logprobs: Tensor, advantages: Tensor, vespo: Tensor | None) -> Tensor:
+        config = self.config
+        if vespo is not None:
+            return vespo_loss(vespo, logprobs, advantages)
         if config.surrogate == "cispo":
             return cispo_loss(ratio, logprobs, advantages, cap=config.cispo_cap)
         if config.surrogate == "sapo":
-            return sapo_loss(ratio, advantages)
+            return sapo_loss(ratio, advantages, positive=config.sapo_tau, negative=config.sapo_tau_negative)
         return clipped_loss(ratio, advantages, low=config.clip_low, high=config.clip_high, dual_clip=config.dual_clip)
 
     def _kl(self, part: Trajectories, logprobs: Tensor, old: Tensor) -> Tensor:

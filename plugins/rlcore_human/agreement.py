@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import attrs
 
+from rlcore_human.journal import read_judgements
 from rlcore_human.judgement import RANK, SCORE, Judgement
 
 LEVELS: dict[str, Literal["interval", "ordinal"]] = {SCORE: "interval", RANK: "ordinal"}
 """The level of measurement: distances of scores count, of ranks only their order."""
+REPORTED = "report/judgements.txt"
+"""File in a run's folder that `rlcore-report` shows."""
 
 
 @attrs.frozen
@@ -52,6 +57,34 @@ def measure_agreement(judgements: Sequence[Judgement]) -> list[Agreement]:
             rows = [[scores.get(who, math.nan) for scores in shared] for who in people]
             found.append(Agreement(mode, _alpha(rows, level), len(shared), len(people)))
     return found
+
+
+def in_words(judgements: Sequence[Judgement]) -> list[str]:
+    """Return how many judgements people made, and sentences on how far they agree."""
+    people = Counter(judgement.who for judgement in judgements)
+    items = len({judgement.item.key for judgement in judgements})
+    by = ", ".join(f"{who} {count}" for who, count in people.most_common())
+    lines = [f"{len(judgements)} judgements of {items} questions" + (f": {by}" if by else "")]
+    for each in measure_agreement(judgements):
+        alpha = "undefined, as all judgements are the same" if math.isnan(each.alpha) else f"{each.alpha:.2f}"
+        lines.append(
+            f"{each.people} people judged {each.completions} completions more than once ({each.mode}); Krippendorff's "
+            f"alpha, 1 if they agree and 0 as by chance: {alpha}"
+        )
+    return lines
+
+
+def write_agreement(folder: Path) -> None:
+    """Write `in_words` for the report of a run in which people have judged something.
+
+    Raises:
+        OSError: there is no room for it.
+        DataError: the judgements are damaged.
+    """
+    if judgements := read_judgements(folder):
+        file = folder / REPORTED
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(f"{line}\n" for line in in_words(judgements)), encoding="utf-8")
 
 
 def _on_one_scale(judgement: Judgement, score: float) -> float:

@@ -31,10 +31,9 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 def _run(arguments: argparse.Namespace) -> int:
     import json
-    from collections import Counter
 
     from rlcore.errors import DataError
-    from rlcore_human.agreement import measure_agreement
+    from rlcore_human.agreement import in_words
     from rlcore_human.argilla_records import read_records, to_records
     from rlcore_human.journal import NAME, append_judgements, read_judgements
     from rlcore_human.preference_rows import preference_rows
@@ -59,14 +58,6 @@ def _run(arguments: argparse.Namespace) -> int:
         records = to_records(judgements)
         arguments.to_argilla.write_text(json.dumps(records, indent=1), encoding="utf-8")
         write(f"wrote {len(records)} records to {arguments.to_argilla}")
-    people = Counter(judgement.who for judgement in judgements)
-    items = len({judgement.item.key for judgement in judgements})
-    by = ", ".join(f"{who} {count}" for who, count in people.most_common())
-    write(f"{len(judgements)} judgements of {items} questions" + (f": {by}" if by else ""))
-    for each in measure_agreement(judgements):
-        alpha = "undefined, as all judgements are the same" if each.alpha != each.alpha else f"{each.alpha:.2f}"
-        write(
-            f"{each.people} people judged {each.completions} completions more than once ({each.mode}); Krippendorff's "
-            f"alpha, 1 if they agree and 0 as by chance: {alpha}"
-        )
+    for line in in_words(judgements):
+        write(line)
     return 0

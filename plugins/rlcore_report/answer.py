@@ -13,7 +13,6 @@ import attrs
 import numpy as np
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.safe_text import visible
 from rlcore_report.run_files import count_rows, read_rows
 from rlcore_report.run_record import RunRecord
 from rlcore_report.samples_on_page import prompts_by_step, read_samples
@@ -153,15 +152,6 @@ def _loader(folder: Path) -> str:
     if name.endswith("ForSequenceClassification"):
         return "transformers.AutoModelForSequenceClassification"
     return "transformers.AutoModelForCausalLM"
-
-
-def device_of(run: RunRecord) -> str:
-    """Return where the run was trained, as `report/machine.json` has it; empty if that is unknown."""
-    with suppress(OSError, ValueError, RecursionError, AttributeError):
-        found = json.loads((run.folder / "report" / "machine.json").read_text(encoding="utf-8"))
-        count = found.get("processes", 1)
-        return visible(found.get("device", "")) + (f", {visible(count)} processes" if count != 1 else "")
-    return ""
 
 
 def judged(run: RunRecord) -> list[Verdict]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -32,11 +33,7 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
         title: title above the table.
         whole: show complete texts; else the end of the prompt's last lines, and the beginning of the output.
     """
-    present = dict.fromkeys(
-        key for row in rows for key, value in row.items() if key in TEXT_COLUMNS or show_cell(value)
-    )
-    words = [key for key in present if key in TEXT_COLUMNS]
-    numbers = scores_first(key for key in present if key not in ("step", *words))[:MAX_CELLS]
+    present, words, numbers = _columns(rows)
     table = Table(title=Text(title), title_justify="left")
     if "step" in present:
         table.add_column("step", justify="right", no_wrap=True)
@@ -58,6 +55,39 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
         shown = Text(prompt, style="dim") if whole else _LineEnds(prompt)
         table.add_row(*steps, shown, Text(output), *cells)
     return table
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, None], list[str], list[str]]:
+    """Return the columns of rows beside prompt and output: all, those of text, and those of numbers."""
+    present = dict.fromkeys(
+        key for row in rows for key, value in row.items() if key in TEXT_COLUMNS or show_cell(value)
+    )
+    words = [key for key in present if key in TEXT_COLUMNS]
+    return present, words, scores_first(key for key in present if key not in ("step", *words))[:MAX_CELLS]
+
+
+def room_for_texts(rows: Sequence[Mapping[str, Any]], width: int) -> int:
+    """Return the columns of a terminal that a table of the rows leaves to prompts and outputs."""
+    present, words, numbers = _columns(rows)
+    taken = 7  # the frame of both texts
+    for key in [*(["step"] if "step" in present else []), *words, *numbers]:
+        head = _break_name(visible(short_name(key))) if key in numbers else key
+        cells = (str(row.get(key, "")) if key in words else show_cell(row.get(key)) for row in rows)
+        taken += 3 + max(cell_len(text) for text in (*head.split("\n"), *cells))
+    return width - taken
+
+
+def stacked(row: Mapping[str, Any], *, whole: bool = False) -> list[RenderableType]:
+    """Return a row for a narrow terminal: its numbers in a line, and below them the prompt and the output."""
+    _, words, numbers = _columns([row])
+    facts = [*(["step"] if "step" in row else []), *words, *numbers]
+    line = "  ".join(
+        f"{visible(short_name(key))} {visible(row[key]) if key in words else show_cell(row[key])}" for key in facts
+    )
+    prompt, output = visible(row.get("prompt", "")), visible(row.get("output", ""))
+    output = output if whole or len(output) <= OUTPUT_CHARS else output[:OUTPUT_CHARS] + "…"
+    shown = Text(prompt, style="dim") if whole else _LineEnds(prompt)
+    return [Text(f"\n{line}", style="bold"), Padding(shown, (0, 0, 0, 2)), Padding(Text(output), (0, 0, 0, 2))]
 
 
 def _break_name(name: str) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
-from rlcore_report.answer import best_checkpoint, change_of, device_of, in_one_sentence, spent
+from rlcore_report.answer import best_checkpoint, change_of, in_one_sentence, spent
+from rlcore_report.machine import device_of
 from rlcore_report.metric_groups import headline_charts, plain_name, sorted_into_groups
 from rlcore_report.option_table import OptionRow, option_rows
 from rlcore_report.run_record import RunRecord
@@ -98,7 +99,7 @@ def _answer(run: RunRecord, judged: Sequence[Verdict]) -> dict[str, Any]:
         },
         "seconds": seconds,
         "tokens": tokens,
-        "device": device_of(run),
+        "device": device_of(run.folder),
         "best": None if best is None else {
             "step": best["step"], "score": rounded(best["score"]), "metric": visible(best["metric"]),
             "line": visible(best["line"]),

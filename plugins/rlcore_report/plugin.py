@@ -49,8 +49,13 @@ def on_run_start(run: RunView) -> None:
 
 @hookimpl
 def on_step(run: RunView, metrics: Mapping[str, float]) -> None:
-    """Warn, once in a run, if its steps are too small to arrive within its budget."""
+    """Warn, once in a run, if its steps are too small to arrive within its budget; record its device."""
     watch = _watches.get(run)
+    if watch is not None and not watch.is_recorded:
+        from rlcore_report.machine import record_machine
+
+        watch.is_recorded = True
+        record_machine(run)
     verdict = watch.step(run.step, metrics) if watch is not None else None
     if verdict is not None:
         from rlcore_report.step_size_watch import warn

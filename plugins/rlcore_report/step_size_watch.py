@@ -30,7 +30,7 @@ class StepSizeWatch:
 
     def __init__(self, total_steps: int | None) -> None:
         self.total_steps, self.num_steps = total_steps, 0
-        self.is_done = total_steps is None
+        self.is_done, self.is_recorded = total_steps is None, False
         self._points: dict[str, list[tuple[int, float]]] = {}
 
     def step(self, step: int, metrics: Mapping[str, float]) -> Verdict | None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import redirect_stdout
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from rich.text import Text
@@ -21,7 +21,14 @@ from rlcore.loggers.terminal import make_console, make_list
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.wrappers import Layer, layers_of
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from rlcore.config.describe import Row
+
 SCHEMA = 1
+WIDTH_OF_TABLE = 120
+"""Columns of a terminal below which options are printed one below the other."""
 _WIDEST = max(map(len, KINDS)) + 2
 
 
@@ -149,12 +156,25 @@ def print_options(options: Options) -> None:
     if options.config is None:
         console.print(options.instead)
         return
+    if console.is_terminal and console.width < WIDTH_OF_TABLE:
+        console.print(*(each for row in describe(options.config) for each in _stacked(row)), sep="\n")
+        return
     table = make_list("option", "type", "default", "range", "unit", "meaning", "source")
     for row in describe(options.config):
         default = row.default if isinstance(row.default, str) else json.dumps(row.default)
         cells = (row.path, row.type, default, row.range, row.unit, row.meaning, row.source)
         table.add_row(*(Text(cell) for cell in cells))
     console.print(table)
+
+
+def _stacked(row: Row) -> list[RenderableType]:
+    """Return an option for a terminal that is too narrow for a table: its name and type, and below its meaning."""
+    from rich.padding import Padding
+
+    default = row.default if isinstance(row.default, str) else json.dumps(row.default)
+    facts = ", ".join(filter(None, [row.type, row.range, row.unit, f"default {default}"]))
+    meaning = Text(row.meaning) + Text(f" ({row.source})" if row.source else "", style="dim")
+    return [Text(row.path, style="bold") + Text(f": {facts}", style="not bold"), Padding(meaning, (0, 0, 0, 2))]
 
 
 def options_as_json(found: list[Options]) -> str:

@@ -29,14 +29,15 @@ class TextServer:
 
     Args:
         config: the options.
+        section: where the user sets them, for messages.
 
     Raises:
         ConfigError: the environment variable with the key is not set, or its value is no key.
     """
 
-    def __init__(self, config: OpenAIConfig) -> None:
-        self.config, self.url = config, config.url.rstrip("/")
-        self._key = _read_key(config.key_env)
+    def __init__(self, config: OpenAIConfig, *, section: str = "sampler") -> None:
+        self.config, self.section, self.url = config, section, config.url.rstrip("/")
+        self._key = _read_key(config.key_env, section)
         self._headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
 
     def __str__(self) -> str:
@@ -128,14 +129,16 @@ class TextServer:
 
     def _refusal(self, reply: Reply) -> RLCoreError:
         """Return the error for an answer that no repetition changes."""
-        seen, config = self._hide(reply.describe()), self.config
+        seen, config, section = self._hide(reply.describe()), self.config, self.section
         if reply.status in (401, 403):
-            key = "sampler.key_env: no key is sent" if config.key_env is None else f"the key in {config.key_env}"
-            return ConfigError(f"{self.url}: {seen}; {key}: set sampler.key_env to the variable with the server's key")
+            key = f"{section}.key_env: no key is sent" if config.key_env is None else f"the key in {config.key_env}"
+            return ConfigError(
+                f"{self.url}: {seen}; {key}: set {section}.key_env to the variable with the server's key"
+            )
         if reply.status == 404 or 300 <= reply.status < 400:
             return ConfigError(
-                f"{self.url}{PATH}: {seen}; check sampler.url, which must end where /completions follows, often with "
-                f"/v1, and sampler.model = '{config.model}'"
+                f"{self.url}{PATH}: {seen}; check {section}.url, which must end where /completions follows, often "
+                f"with /v1, and {section}.model = '{config.model}'"
             )
         return DataError(f"{self.url}: a request is refused: {seen}")
 
@@ -144,13 +147,15 @@ class TextServer:
         return text if self._key is None else text.replace(self._key, HIDDEN)
 
 
-def _read_key(name: str | None) -> str | None:
+def _read_key(name: str | None, section: str) -> str | None:
     if name is None:
         return None
     key = os.environ.get(name, "").strip()
     if not key or not key.isascii() or not key.isprintable():
         state = "has a value that is no key" if key else "is not set"
-        raise ConfigError(f"sampler.key_env = '{name}': this environment variable {state}; set it to the server's key")
+        raise ConfigError(
+            f"{section}.key_env = '{name}': this environment variable {state}; set it to the server's key"
+        )
     return key
 
 

@@ -160,6 +160,19 @@ def test_the_translation_example_trains_a_t5_from_random_weights(run: Callable[.
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "runs/translation-ppo/model").config.d_model == 96
 
 
+@pytest.mark.slow
+def test_the_example_of_distillation_compares_five_ways(run: Callable[..., str], tmp_path: Path) -> None:
+    said = run(
+        EXAMPLES / "distill.py", "--teacher-epochs", ".02", "--start-steps", "1", "--steps", "1", "--out", "runs"
+    )
+    shares = re.findall(r"(teacher|before|sft|forward KL|half on-policy|on-policy|sequence-level) +│ (\d\.\d{3})", said)
+    assert len(shares) == 7
+    assert {label for label, _ in shares} >= {"teacher", "sequence-level"}
+    metrics = [json.loads(line) for line in (tmp_path / "runs/half-on-policy/metrics.jsonl").read_text().splitlines()]
+    assert metrics[0]["data/on_policy_fraction"] == 0.5
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "runs/on-policy/model").config.hidden_size == 64
+
+
 def test_the_ddpo_example_prints_the_rise_of_the_reward(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "ddpo.py", "--rounds", "1", "--reward", "compressibility")
     assert re.search(r"compressibility: -0\.\d+ -> -0\.\d+, a rise of .* standard errors", said)

@@ -1,10 +1,11 @@
 """Sample episodes of four turns with an environment that answers at once, or after some time.
 
-    OMP_NUM_THREADS=1 python episodes_work.py [--anew] [--step-s 0] [--cohorts 1] [--episodes 64] [--width 128] ...
+    OMP_NUM_THREADS=1 python episodes_work.py [--anew] [--step-s 0] [--cohorts 1] [--episodes 64] [--prompts 64] ...
 
 prints one line of JSON: tokens of the policy per second, per second of CPU time, and per second of CPU time or of
 waiting for environments, which depends little on what else the machine does, as medians of `--repeats` rounds. A
-prompt has 160 tokens, a turn 32, and an answer of the environment 16. `--anew` keeps no keys and values, so that every
+prompt has 160 tokens, a turn 32, and an answer of the environment 16. The episodes share `--prompts` prompts, so that 8
+prompts make groups of 8 episodes, and 64 are all different. `--anew` keeps no keys and values, so that every
 turn reads its whole episode.
 """
 
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
+import string
 import time
 from statistics import median
 from typing import Any
@@ -39,7 +42,7 @@ def game(step_s: float) -> type:
 
     class Answers:
         def reset(self, row: Any, *, seed: int) -> str:
-            return "b" * PROMPT
+            return "".join(random.Random(row["game"]).choices(string.ascii_lowercase, k=PROMPT))
 
         def step(self, turn: Turn) -> Step:
             time.sleep(step_s)
@@ -72,8 +75,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--anew", action="store_true")
     for name, kind, default in (
-        ("step-s", float, 0.0), ("cohorts", int, 1), ("episodes", int, 64), ("width", int, 128), ("layers", int, 4),
-        ("repeats", int, 3),
+        ("step-s", float, 0.0), ("cohorts", int, 1), ("episodes", int, 64), ("prompts", int, 64),
+        ("width", int, 128), ("layers", int, 4), ("repeats", int, 3),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=kind, default=default)
     options = parser.parse_args()
@@ -84,7 +87,8 @@ def main() -> None:
     policy = build_causal_lm(model, CausalLMConfig(), tokenizer=make_tokenizer())
     episodes = {"keep_states": not options.anew, "cohorts": options.cohorts, "concurrency": options.episodes}
     player = Player(game(options.step_s), structure(TrainConfig, {"data": {"episodes": episodes}}, where="bench"))
-    prompts = player.pipeline(PROMPTS)([{}] * options.episodes, policy.tokenizer, player.config.data, max_length=512)
+    rows = [{"game": k * options.prompts // options.episodes} for k in range(options.episodes)]
+    prompts = player.pipeline(PROMPTS)(rows, policy.tokenizer, player.config.data, max_length=512)
     sampler = player.sampler(sample)
     sampling, seeds = SamplingConfig(max_new_tokens=TURN, min_new_tokens=TURN), list(range(options.episodes))
     wall, cpu, busy, count, waits = [], [], [], 0, Waits()

@@ -22,10 +22,12 @@ WITHOUT_REFERENCE = ("cpo", "simpo", "orpo")
 SMALL: dict[str, Any] = {"batch_size": 4}
 LOSSES = (
     "sigmoid", "hinge", "ipo", "exo", "apo_zero", "apo_down", "nca", "bco", "sppo", "discopop", "cpo", "simpo", "orpo",
+    "sigmoid_norm",
 )  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     **{loss: {**SMALL, "loss": loss} for loss in LOSSES},
     "robust": {**SMALL, "loss": "robust", "label_smoothing": 0.1},
+    "another temperature": {**SMALL, "loss": "discopop", "tau": 0.5},
     "a sum": {**SMALL, "loss": {"sigmoid": 1, "ipo": 0.5, "sft": 0.1}, "nll": "full", "label_smoothing": 0.1},
     "a reference in every step": {**SMALL, "loss": "ipo", "average": "sum", "precompute_ref": False},
     "kto": {"batch_size": 6, "loss": "kto", "desirable_weight": 3.0, "undesirable_weight": 0.1},
@@ -66,7 +68,7 @@ def _pair_loss(run: Any, name: str, pair: Any) -> Tensor:  # noqa: C901, PLR0912
         score = logprobs(run.model, answer.tokens, answer.action_mask).sum()
         if name not in WITHOUT_REFERENCE and not options["reference_free"]:
             score = score - logprobs(run.reference, answer.tokens, answer.action_mask).sum()
-        if name in {"simpo", "orpo"} or (name == "ipo" and options["average"] == "mean"):
+        if name in {"simpo", "orpo", "sigmoid_norm"} or (name == "ipo" and options["average"] == "mean"):
             score = score / sum(answer.action_mask)
         scores.append(score)
     c, r = scores
@@ -75,7 +77,7 @@ def _pair_loss(run: Any, name: str, pair: Any) -> Tensor:  # noqa: C901, PLR0912
     e = (1e-3 if name == "exo" else 0.0) if e is None else e
     x, half = beta * (c - r), 1 / (2 * beta)
     won, lost = 1 / (1 + (-x).exp()), 1 / (1 + x.exp())
-    if name in {"sigmoid", "cpo"}:
+    if name in {"sigmoid", "cpo", "sigmoid_norm"}:
         return -(1 - e) * won.log() - e * lost.log()
     if name == "robust":
         return (-(1 - e) * won.log() + e * lost.log()) / (1 - 2 * e)
@@ -96,7 +98,7 @@ def _pair_loss(run: Any, name: str, pair: Any) -> Tensor:  # noqa: C901, PLR0912
     if name == "sppo":
         return (c - half) ** 2 + (r + half) ** 2
     if name == "discopop":
-        gate = torch.sigmoid(x / 0.05)
+        gate = torch.sigmoid(x / options["tau"])
         return (1 - gate) * -won.log() + gate * (-x).exp()
     if name == "simpo":
         return (1 + (options["gamma"] - x).exp()).log()

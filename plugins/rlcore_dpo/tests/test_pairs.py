@@ -100,7 +100,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"loss": "kto", "reference_free": True}, "trainer.reference_free = true: loss 'kto'"),
     ({"loss": "kto", "sft_coef": 1.0}, "trainer.sft_coef = 1.0: loss 'kto'"),
     ({"loss": {"sigmoid": 1, "kto": 1}}, "trainer.loss.kto: learns from single answers, and is part of no sum"),
-    ({"loss": {"sigmod": 1}}, "trainer.loss.sigmod: is no loss of pairs; the losses are sigmoid, robust"),
+    ({"loss": {"sigmod": 1}}, "trainer.loss.sigmod: is no loss of pairs; the losses are sigmoid, sigmoid_norm, robust"),
     ({"loss": {"hinge": 0}}, "trainer.loss.hinge = 0.0: a weight is a finite number above 0"),
     ({"loss": {"sft": 1}}, "has no loss of pairs; add one of sigmoid, .* or use the trainer 'sft'"),
     ({"gamma": 1.0}, "trainer.gamma = 1.0: loss 'sigmoid' has none; it belongs to simpo"),

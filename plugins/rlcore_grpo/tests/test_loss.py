@@ -15,6 +15,8 @@ from rlcore_grpo.loss import (
     sapo_loss,
     token_weights,
     uncertain,
+    vespo_loss,
+    vespo_weights,
 )
 
 GARBAGE = 999.0
@@ -31,6 +33,47 @@ def test_a_ratio_compares_a_token_or_the_mean_of_a_response() -> None:
     assert ratios(new, old, MASK).flatten().tolist() == pytest.approx([e(0.5), e(-1.0), 1, 1, 1, 1])
     by_response = ratios(new, old, MASK, level="sequence")
     assert by_response.flatten().tolist() == pytest.approx([e(-0.25)] * 3 + [1] * 3)
+
+
+def test_the_ratio_of_a_response_is_the_product_over_its_tokens() -> None:
+    """TRL 1.16's RLOO: one ratio of probabilities for a response, clipped once."""
+    new, old = numbers([-1.0, -2.0, GARBAGE], [-0.5, math.inf, 0.0]), numbers([-1.5, -1.0, 0.0], [-0.2, 0.0, GARBAGE])
+    whole = ratios(new.requires_grad_(), old, MASK, level="product")
+    assert whole.flatten().tolist() == pytest.approx([math.exp(-0.5)] * 3 + [math.exp(-0.3)] * 3)
+    loss = clipped_loss(whole, numbers([2.0], [-1.0]), low=0.2, high=0.2)  # .61 and .74: only the second is clipped
+    weights, divisor = token_weights(MASK, norm="sequence", max_new_tokens=3)
+    ((loss * weights).where(MASK, 0.0).sum() / divisor).backward()
+    assert new.grad is not None
+    assert new.grad.flatten().tolist() == pytest.approx([-math.exp(-0.5)] * 2 + [0, 0, 0, 0])
+
+
+def test_vespo_weighs_a_response_by_its_whole_ratio_and_the_sign_of_its_advantage() -> None:
+    # w = exp(-.5) with k 2 and lambda 3, and exp(.3) with k 3 and lambda 2; the others' tokens do not count.
+    new, old = numbers([-1.0, -2.0, GARBAGE], [-0.2, math.inf, 0.0]), numbers([-1.5, -1.0, 0.0], [-0.5, 0.0, GARBAGE])
+    advantages, e = numbers([2.0], [-1.0]), math.exp
+    weights = vespo_weights(new, old, MASK, advantages)
+    expected = [e(-1.0) * e(3 - 3 * e(-0.5)), e(0.9) * e(2 - 2 * e(0.3))]
+    assert weights.flatten().tolist() == pytest.approx(expected)
+    tokens = numbers([-1.0, -2.0, 5.0], [-0.2, 5.0, 5.0]).requires_grad_()
+    vespo_loss(weights, tokens, advantages).where(MASK, 0.0).sum().backward()
+    assert tokens.grad is not None
+    by_hand = [-2 * expected[0]] * 2 + [0.0, expected[1], 0.0, 0.0]
+    assert tokens.grad.flatten().tolist() == pytest.approx(by_hand)
+
+
+def test_vespo_weighs_the_policy_that_sampled_by_one_and_what_is_far_by_zero() -> None:
+    far = numbers([0.0, 0.0], [-900.0, 0.0], [900.0, 0.0])
+    mask, advantages = torch.ones(3, 2, dtype=torch.bool), numbers([1.0], [1.0], [-1.0])
+    assert vespo_weights(far, torch.zeros_like(far), mask, advantages).flatten().tolist() == [1.0, 0.0, 0.0]
+
+
+def test_corrections_of_a_sampler_multiply_the_ratio_that_vespo_weighs() -> None:
+    new, corrections = numbers([0.2, 0.1, GARBAGE]), numbers([1.5, 0.8, -1.0])
+    mask, w = torch.tensor([[True, True, False]]), math.exp(0.3) * 1.2
+    seen = vespo_weights(new, torch.zeros_like(new), mask, numbers([1.0]), corrections=corrections)
+    assert float(seen) == pytest.approx(w**2 * math.exp(3 - 3 * w))
+    none = vespo_weights(new, torch.zeros_like(new), mask, numbers([1.0]), corrections=numbers([0.0, 1.0, 1.0]))
+    assert float(none) == 0.0
 
 
 def test_the_gradient_of_a_response_reaches_each_of_its_tokens_and_no_padding() -> None:
@@ -83,7 +126,12 @@ def test_sapo_is_a_sigmoid_of_the_ratio_with_a_temperature_by_sign() -> None:
 
 @pytest.mark.parametrize(
     ("norm", "weights", "divisor"),
-    [("token", [1.0, 1.0, 1.0], 3.0), ("sequence", [0.5, 1.0, 1.0], 2.0), ("constant", [1.0, 1.0, 1.0], 30.0)],
+    [
+        ("token", [1.0, 1.0, 1.0], 3.0),
+        ("sequence", [0.5, 1.0, 1.0], 2.0),
+        ("sum", [1.0, 1.0, 1.0], 2.0),
+        ("constant", [1.0, 1.0, 1.0], 30.0),
+    ],
 )
 def test_weights_and_divisors_leave_out_responses_that_do_not_count(
     norm: str, weights: list[float], divisor: float
@@ -94,7 +142,7 @@ def test_weights_and_divisors_leave_out_responses_that_do_not_count(
 
 
 def test_the_divisor_is_zero_if_no_token_counts() -> None:
-    for norm in ("token", "sequence", "constant"):
+    for norm in ("token", "sequence", "sum", "constant"):
         assert token_weights(torch.zeros(2, 3, dtype=torch.bool), norm=norm, max_new_tokens=4)[1] == 0.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
@@ -21,7 +22,9 @@ SMALL = {"rollouts": 8, "num_generations": 4, "iterations": 2}
 CLOSE = {"clip_low": 0.01, "clip_high": 0.02}
 VARIANTS: dict[str, dict[str, Any]] = {
     "no preset": SMALL,
-    **{preset: {**SMALL, "preset": preset} for preset in ("dr_grpo", "dapo", "gspo", "cispo", "rloo")},
+    **{
+        preset: {**SMALL, "preset": preset} for preset in ("dr_grpo", "dapo", "gspo", "luspo", "cispo", "vespo", "rloo")
+    },
     "KL in the loss": {
         **SMALL,
         **CLOSE,
@@ -33,7 +36,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "a constant norm of masked responses": {**SMALL, "preset": "dr_grpo", "mask_truncated": True},
     "minibatches": {**SMALL, **CLOSE, "minibatches": 2},
+    "TRL's RLOO": {**SMALL, **CLOSE, "preset": "rloo", "level": "product", "norm": "sequence"},
+    "a KL with the sum over responses": {**SMALL, "preset": "luspo", "kl_coef": 0.1, "mask_truncated": True},
+    "other weights of vespo": {
+        **SMALL,
+        "preset": "vespo",
+        "minibatches": 2,
+        "vespo_k": 0.5,
+        "vespo_lambda": 4.0,
+        "vespo_k_negative": 1.5,
+        "vespo_lambda_negative": 0.7,
+    },
     "sapo": {**SMALL, "surrogate": "sapo", "scale": "batch", "kl_coef": 0.1, "kl_estimator": "k2"},
+    "other temperatures of sapo": {**SMALL, "surrogate": "sapo", "sapo_tau": 2.0, "sapo_tau_negative": 0.5},
 }
 
 
@@ -58,6 +73,8 @@ def grpo(run: Any) -> Iterator[tuple[Tensor, dict[str, float]]]:
                 loss = torch.cat(every).mean()
             elif options["norm"] == "sequence":
                 loss = torch.stack([each.mean() for each in every]).mean()
+            elif options["norm"] == "sum":
+                loss = torch.stack([each.sum() for each in every]).mean()
             else:
                 loss = torch.stack([each.sum() for each in every]).sum() / (len(every_row) * run.gen["max_new_tokens"])
             yield loss, {"loss/policy": sums / count}
@@ -96,7 +113,13 @@ def _response(run: Any, response: Any, advantage: float, old: Tensor, ref: Tenso
     """Return the surrogate and the loss of each token of a response."""
     options, new = run.options, logprobs(run, run.model, response)
     token_ratio = (new - old).exp()
-    ratio = (new - old).mean().exp().expand(len(new)) if options["level"] == "sequence" else token_ratio
+    whole = {"sequence": (new - old).mean(), "product": (new - old).sum()}.get(options["level"])
+    ratio = token_ratio if whole is None else whole.exp().expand(len(new))
+    if options["surrogate"] == "vespo":
+        w, suffix = float(token_ratio.prod()), "" if advantage >= 0 else "_negative"
+        k, decay = options[f"vespo_k{suffix}"], options[f"vespo_lambda{suffix}"]
+        policy = -(w**k) * math.exp(decay - decay * w) * advantage * new
+        return policy, policy
     policy = torch.stack([_surrogate(options, rho, logp, advantage) for rho, logp in zip(ratio, new, strict=True)])
     loss = policy
     if options["kl_in"] == "loss" and options["kl_coef"]:
@@ -108,7 +131,7 @@ def _surrogate(options: Any, ratio: Tensor, logprob: Tensor, advantage: float) -
     if options["surrogate"] == "cispo":
         return -min(float(ratio), options["cispo_cap"]) * advantage * logprob
     if options["surrogate"] == "sapo":
-        tau = 1.0 if advantage > 0 else 1.05
+        tau = options["sapo_tau"] if advantage > 0 else options["sapo_tau_negative"]
         return -4 / tau * torch.sigmoid(tau * (ratio - 1)) * advantage
     bound = min(max(float(ratio), 1 - options["clip_low"]), 1 + options["clip_high"])
     gain = ratio * advantage if float(ratio) * advantage <= bound * advantage else 0 * ratio + bound * advantage

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import rlcore
 from rlcore.cli import main
 from rlcore_human import preferences
 from rlcore_human.agreement import measure_agreement
@@ -167,3 +168,20 @@ def test_equal_judgements_have_no_agreement_to_measure_and_rankings_have_their_o
     append_judgements(tmp_path, judgements)
     assert main(["judgements", str(tmp_path)]) == 0
     assert "undefined, as all judgements are the same" in capsys.readouterr().out
+
+
+def test_the_report_of_a_run_has_the_agreement_of_its_judges(tmp_path: Path) -> None:
+    def judge(outputs: list[str], run_dir: Path = tmp_path / "runs" / "judged") -> list[float]:
+        if not (run_dir / "judgements.jsonl").exists():
+            append_judgements(run_dir, [judged(score(text), 3 + (text == "x"), who) for text in "xy" for who in "ab"])
+        return [1.0 for _ in outputs]
+
+    result = rlcore.train(
+        make_gpt2(), tokenizer=make_tokenizer(), trainer={"name": "ppo", "rollouts": 2, "batch_size": 2, "epochs": 1},
+        prompts=["ab", "ba"], reward_fn=judge, gen={"max_new_tokens": 2}, loggers=[], checkpoint={"at_end": False},
+        run={"root": str(tmp_path / "runs"), "name": "judged", "steps": 1},
+    )  # fmt: skip
+    said = (result.run_dir / "report" / "judgements.txt").read_text()
+    assert said.splitlines()[0] == "4 judgements of 2 questions: a 2, b 2"
+    assert said.endswith("alpha, 1 if they agree and 0 as by chance: 1.00\n")
+    assert "4 judgements of 2 questions" in (result.run_dir / "report.html").read_text()

@@ -11,7 +11,8 @@ from adapter_runs import train_two_steps
 from openenv_options import make
 
 from rlcore.protocols import Turn
-from rlcore_environments.process import RemoteError, isolated_factory
+from rlcore_environments.isolation import isolated_factory
+from rlcore_environments.process import RemoteError
 from rlcore_testing import Case, conformance
 from rlcore_testing.law import laws_in
 from rlcore_testing.laws import environments

@@ -13,17 +13,19 @@ from rich.text import Text
 from rlcore._version import __version__
 from rlcore.loggers import display_row
 from rlcore.loggers.terminal import make_console, make_list
-from rlcore_report.completions_table import make_table
+from rlcore_report.completions_table import make_table, room_for_texts, stacked
 from rlcore_report.rollouts.read import RunSummary
 from rlcore_report.run_files import Row
 
 SCHEMA = 1
+LEAST_ROOM = 36
+"""Columns that a table leaves to prompts and outputs; with fewer, they are printed below the numbers."""
 ENDS_OF_EPISODES = ("done", "truncated", "max_turns", "max_new_tokens", "context", "failed")
 """Ends that a row of an episode may have as metrics `episode/END`, of which one is 1."""
 
 
 def print_rollouts(run: Path, groups: Mapping[str, list[Row]], *, whole: bool) -> None:
-    """Print a table for each group of rows; in a pipe, one line per row.
+    """Print a table for each group of rows, on a narrow terminal texts below numbers; in a pipe, one line per row.
 
     Args:
         run: the run's folder.
@@ -33,6 +35,11 @@ def print_rollouts(run: Path, groups: Mapping[str, list[Row]], *, whole: bool) -
     console = make_console()
     for title, rows in groups.items():
         cells = [_display_row(row, one_line=not console.is_terminal) for row in rows]
+        if console.is_terminal and room_for_texts(cells, console.width) < LEAST_ROOM:
+            console.print(
+                Text(f"{run}: {title}"), *(each for row in cells for each in stacked(row, whole=whole)), sep="\n"
+            )
+            continue
         table = make_table(cells, title=f"{run}: {title}", whole=whole)
         if not console.is_terminal:
             table.box = None

@@ -47,6 +47,10 @@ def test_a_run_writes_a_report_at_its_end_unless_disabled(
         (curve,) = next(c["curves"] for g in data["groups"] for c in g["charts"] if c["name"] == "loss/total")
         assert curve["steps"] == [1, 2]
         assert not data["runs"][0]["running"]
+        answer = data["runs"][0]["answer"]
+        assert answer["device"]
+        assert answer["change"]["metric"] == "loss/total"
+        assert answer["best"]["line"].startswith("transformers.AutoModelForCausalLM.from_pretrained(")
         changed = {row["path"]: row["values"] for row in data["options"] if row["changed"]}
         assert changed["run.steps"] == ["2"]
         assert "trainer.optimizer.lr" not in changed

@@ -50,8 +50,8 @@ def new_plugin(name: str, *, kind: str = "trainer", path: Path | None = None) ->
 def next_commands(name: str, *, kind: str = "trainer", path: Path | None = None) -> list[str]:
     """Return the shell commands to run next: install, test, use."""
     folder = shlex.quote(str(Path(name) if path is None else path))
-    use = "rlcore train example.yaml" if kind == "trainer" else "rlcore list-plugins"
-    return [f'cd {folder} && pip install -e ".[dev]"', "pytest", use]
+    uses = {"trainer": "rlcore train example.yaml", "environment": "python learn.py"}
+    return [f'cd {folder} && pip install -e ".[dev]"', "pytest", uses.get(kind, "rlcore list-plugins")]
 
 
 def render(names: Names, kind: PluginKind) -> dict[str, str]:

@@ -9,13 +9,16 @@ from typing import cast
 
 from transformers import PreTrainedModel
 
-from rlcore.errors import ModelError
+from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import HeadBuilder
 from rlcore_transformers.models import loading
+from rlcore_transformers.models.compiled import use_compiler
 from rlcore_transformers.models.decoding.static import check_static_is_installed
+from rlcore_transformers.models.embedding_noise import add_noise
 from rlcore_transformers.models.former_q_heads import with_q_heads
 from rlcore_transformers.models.forward import looks_ahead
 from rlcore_transformers.models.input_layout import CausalLayout
+from rlcore_transformers.models.liger import use_liger
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.peft.adapters import keep_reference
 from rlcore_transformers.models.policy import ModelPolicy
@@ -52,7 +55,8 @@ def build_causal_lm(
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
-        ConfigError: `decoding` is static, and the plugin that provides it is not installed.
+        ConfigError: `decoding` is static, and the plugin that provides it is not installed; or the machine cannot run
+            `compile` or `liger_kernel`.
     """
     if config.decoding == "static":
         check_static_is_installed()
@@ -83,6 +87,7 @@ def build_causal_lm(
     )
     trunk = speed.find("frozen_trunk", find_trunk, None)
     module = add_heads(spec, model, layout, config, speed, value=value, heads=with_q_heads(heads, q_heads), trunk=trunk)
+    change_passes(model, config)
     context = loading.context_length(model)
     return ModelPolicy(
         module,
@@ -93,6 +98,25 @@ def build_causal_lm(
         sampling_dtype=config.sampling_dtype,
         decoding=config.decoding,
     )
+
+
+def change_passes(model: PreTrainedModel, config: CausalLMConfig) -> None:
+    """Change how the policy runs; its reference, which is made before, and its critic stay as they are.
+
+    Raises:
+        ConfigError: an option cannot be used with this model or on this machine.
+    """
+    if config.neftune_alpha:
+        add_noise(model, config.neftune_alpha)
+    if config.liger_kernel:
+        use_liger(model)
+    if config.compile is not None and config.gradient_checkpointing:
+        raise ConfigError(
+            f"model.compile = {config.compile!r}: blocks whose activations are recomputed are not compiled; leave out "
+            "model.compile or model.gradient_checkpointing"
+        )
+    if config.compile is not None:
+        use_compiler(model, config.compile)
 
 
 def _longest_packed(model: PreTrainedModel, critic: PreTrainedModel | None) -> int:

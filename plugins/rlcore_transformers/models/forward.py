@@ -16,6 +16,8 @@ from transformers import PreTrainedModel
 from rlcore import ops
 from rlcore.dropout import eval_mode, is_stochastic
 from rlcore.errors import ModelError
+from rlcore_transformers.models.compiled import compiled
+from rlcore_transformers.models.embedding_noise import noisy
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.heads import BranchValue, ForwardPass, ValueSource, head_reads
 from rlcore_transformers.models.input_layout import InputLayout
@@ -248,7 +250,8 @@ def predict(
 
     # Entered first: sequences missing from the cache are computed in a forward pass of their own.
     cached = nullcontext() if trunk is None or not share else trunk.replaying(model, run.inputs)
-    with cached, head_reads(model.get_output_embeddings(), select_rows), recording:
+    changed = (noisy(model, tokens, mask, action_mask), compiled(model))
+    with cached, head_reads(model.get_output_embeddings(), select_rows), recording, changed[0], changed[1]:
         logits: Tensor = model(**run.inputs).logits
     if not run.hidden:
         raise ModelError(f"{type(model).__name__} does not call its output embeddings, which rlcore requires")

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
 from rlcore.sharding.divided import DividedModule, TensorStream
+from rlcore_transformers.models.compiled import is_compiled
 from rlcore_transformers.models.freezing import blocks_of
 from rlcore_transformers.models.model_files import file_layout, read_model, write_model
 from rlcore_transformers.models.model_module import ModelModule
@@ -66,8 +67,13 @@ class ModelLearner(DividedModule, Generic[M]):
         """Check that the weights can be divided.
 
         Raises:
-            ModelError: they are quantized.
+            ModelError: they are quantized, or the blocks are compiled.
         """
+        if is_compiled(self.model):
+            raise ModelError(
+                f"run.shard = '{strategy}': blocks that model.compile compiles cannot be divided: leave out "
+                "model.compile, or set run.shard=none, which keeps the whole model on every process"
+            )
         if is_quantized(self.model):
             raise ModelError(
                 f"run.shard = '{strategy}': {type(self.model).__name__} has quantized weights, which cannot be "

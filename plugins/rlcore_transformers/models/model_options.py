@@ -86,6 +86,19 @@ class CausalLMConfig(LanguageModelConfig):
         "auto", "how sampling decodes: `dynamic` in a growing or packed key-value cache, `static` in buffers of fixed "
         "shape, on a GPU with CUDA graphs (comes with a plugin); `auto` is `dynamic`",
     )  # fmt: skip
+    neftune_alpha: float = option(
+        0.0, "noise on the embeddings in training: for each of the L tokens of a sequence uniform in plus and minus "
+        "this divided by the root of L times the width; for trainers with dropout, such as sft; evaluation, sampling "
+        "and the reference have none; 0: none", ge=0, source="NEFTune, Jain et al. 2023, arXiv:2310.05914",
+    )  # fmt: skip
+    compile: str | None = option(
+        None, "backend of `torch.compile`, such as inductor, that compiles the blocks for passes that compute "
+        "log-probs; sampling runs them as they are; null: nothing is compiled",
+    )  # fmt: skip
+    liger_kernel: bool = option(
+        False, "replace layers by the kernels of the package `liger-kernel`, on GPUs with Triton, for families that it "
+        "knows; its rotary embeddings and losses are not used",
+    )  # fmt: skip
 
 
 @config

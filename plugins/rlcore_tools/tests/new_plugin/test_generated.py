@@ -48,6 +48,7 @@ def test_a_new_package_passes_mypy_strict(tmp_path: Path, request: pytest.Fixtur
         (folder / "tests" / "test_conformance.py").rename(folder / "tests" / f"test_conformance_{kind}.py")
         (folder / "example.py").rename(folder / f"example_{kind}.py")
         files += [f"{kind}/src", f"{kind}/tests", f"{kind}/example_{kind}.py"]
+    files.append("environment/learn.py")
     settings = str(tmp_path / "trainer" / "pyproject.toml")
     assert "strict = true" in Path(settings).read_text()
     python("-m", "mypy", "--config-file", settings, "--cache-dir", str(cache), *files, cwd=tmp_path)
@@ -102,6 +103,17 @@ def test_every_example_trains(stranger: Workshop) -> None:
         assert rewards[0] == rewards[1] != []  # one configuration in two languages
     assert "1,reward/mean," not in (stranger.folder / "acme-logger/runs/yaml/metrics.csv").read_text()  # every: 2
     assert "1,eval/reward/mean," in (stranger.folder / "acme-logger/runs/yaml/metrics.csv").read_text()
+
+
+@pytest.mark.slow
+def test_a_new_game_is_learned_and_the_reward_before_and_after_is_printed(stranger: Workshop) -> None:
+    said = stranger.run("OMP_NUM_THREADS=1 python learn.py", cwd="acme-environment", timeout=1200)
+    found = re.search(r"mean reward: (\d\.\d\d) before training, (\d\.\d\d) after; 1 is the best\n\nnext:", said)
+    assert found, said
+    before, after = map(float, found.groups())
+    assert before < 0.3
+    assert after > 0.8
+    assert "the longest game after training:\n  assistant: " in said
 
 
 @pytest.mark.slow

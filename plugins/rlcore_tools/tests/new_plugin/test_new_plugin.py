@@ -37,6 +37,7 @@ def test_a_new_package_has_every_file_that_a_published_one_needs(tmp_path: Path,
         "pyproject.toml", "src/rlcore_acme_thing/__init__.py", "src/rlcore_acme_thing/config.py",
         "src/rlcore_acme_thing/plugin.py", "src/rlcore_acme_thing/py.typed", f"src/rlcore_acme_thing/{kind}.py",
         "tests/test_conformance.py", f"tests/test_{kind}.py",
+        *(["learn.py"] if kind == "environment" else []),
     }  # fmt: skip
     project = tomllib.loads((tmp_path / "made" / "pyproject.toml").read_text())["project"]
     assert project["name"] == "rlcore-acme-thing"
@@ -194,6 +195,7 @@ def test_the_command_prints_the_files_and_what_to_do_next(
     assert {line.removeprefix("my store/") for line in files.splitlines()} == files_in(tmp_path / "my store")
     shown = [line.strip() for line in commands.splitlines()]
     assert shown == ["cd 'my store' && pip install -e \".[dev]\"", "pytest", "rlcore list-plugins"]
+    assert next_commands("acme", kind="environment")[-1] == "python learn.py"
     assert next_commands("acme")[::2] == ['cd acme && pip install -e ".[dev]"', "rlcore train example.yaml"]
     assert main(["new-plugin", "acme", "--path", "my store"]) == 1
     assert capsys.readouterr().err.startswith("ScaffoldError: my store: exists")

@@ -1,0 +1,172 @@
+"""Rows of a step: demonstrations, outputs of the policy and outputs of the teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from rlcore.config import evolve
+from rlcore.errors import DataError
+from rlcore.protocols import Policy
+from rlcore.sampling import sample
+from rlcore.training import Order, Run, rollout_metrics, stack_samples
+from rlcore.types import Metrics, Prompt, Sample, Trajectories
+from rlcore_distill.config import DistillConfig, PromptDistillConfig
+
+
+class Rows(Protocol):
+    """Gives a trainer the rows of its steps, the same on all ranks."""
+
+    order: Any
+    shares: Shares
+
+    def next(self) -> tuple[Trajectories, Metrics]:
+        """Return the rows of the next step, and the metrics of sampling."""
+        ...
+
+    def num_batches(self) -> int | None:
+        """Return the number of steps of a pass; None for a stream."""
+        ...
+
+
+class Shares:
+    """Divides the rows of each step into those of the policy and the others, so that their share is exact over time.
+
+    Of the first n rows of a run, floor(on_policy n) are the policy's.
+
+    Args:
+        on_policy: the share, in [0, 1].
+    """
+
+    def __init__(self, on_policy: float) -> None:
+        self.on_policy, self.num_rows = on_policy, 0
+
+    def take(self, count: int) -> int:
+        """Return how many of the next `count` rows are the policy's."""
+        before = self._num_own()
+        self.num_rows += count
+        return self._num_own() - before
+
+    def _num_own(self) -> int:
+        return int(self.on_policy * self.num_rows + 1e-9)
+
+
+class SampleRows:
+    """Demonstrations, some of which are replaced by the policy's outputs to their prompts.
+
+    The prompt of a demonstration is what precedes its first chosen token; of a text without a prompt, its first token.
+
+    Args:
+        config: the options.
+        run: the run, which has built its policy.
+    """
+
+    def __init__(self, config: DistillConfig, run: Run) -> None:
+        self.config, self.run, self.shares = config, run, Shares(config.on_policy)
+        self.samples, self.order = run.data.ordered_samples(_demonstrations)
+
+    def num_batches(self) -> int | None:
+        """Return the number of steps of a pass over the demonstrations; None for a stream."""
+        count: int | None = self.order.num_batches(self.config.batch_size)
+        return count
+
+    def next(self) -> tuple[Trajectories, Metrics]:
+        """Return the rows of the next step: first the policy's, then demonstrations."""
+        taken = [self.samples[i] for i in self.order.take_within_pass(self.config.batch_size)]
+        own = self.shares.take(len(taken))
+        prompts = [prompt_of(each, self.run.learner.tokenizer) for each in taken[:own]]
+        given = [stack_samples(taken[own:]).to(self.run.ranks.device)] if taken[own:] else []
+        return _together(self.run, prompts, given)
+
+
+class PromptRows:
+    """Outputs of the policy and of the teacher to prompts.
+
+    Args:
+        config: the options.
+        run: the run, which has built its policy.
+        teacher: the teacher's model; None if it samples nothing, which `check` allows with a share of 1 only.
+    """
+
+    def __init__(self, config: PromptDistillConfig, run: Run, teacher: Policy | None) -> None:
+        self.config, self.run, self.teacher, self.shares = config, run, teacher, Shares(config.on_policy)
+        self.order = Order(len(run.prompts), run.config.run.seed)
+
+    def num_batches(self) -> int | None:
+        """Return the number of steps of a pass over the prompts."""
+        return self.order.num_batches(self.config.batch_size)
+
+    def next(self) -> tuple[Trajectories, Metrics]:
+        """Return the rows of the next step: first the policy's, then the teacher's."""
+        taken = [self.run.prompts[i] for i in self.order.take_within_pass(self.config.batch_size)]
+        own = self.shares.take(len(taken))
+        given = list[Trajectories]()
+        if taken[own:] and self.teacher is not None:
+            given = [sample_teacher(self.run, self.teacher, taken[own:], self.config)]
+        return _together(self.run, taken[:own], given)
+
+
+def _demonstrations(rows: Sequence[Any], what: str) -> Sequence[Any]:
+    for row in rows:
+        if not isinstance(row, Sample):
+            raise DataError(
+                f"{what}: the pipeline returned {type(row).__name__} objects; distillation learns from "
+                "demonstrations: leave data.sample_pipeline out"
+            )
+    return rows
+
+
+def prompt_of(row: Sample, tokenizer: Any) -> Prompt:
+    """Return the prompt of a demonstration: its tokens before the first chosen one."""
+    tokens = row.tokens[: row.action_mask.index(True)]
+    (text,) = tokenizer.decode([list(tokens)], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return Prompt(text, tokens)
+
+
+def sample_policy(run: Run, prompts: Sequence[Prompt]) -> tuple[Trajectories, Metrics]:
+    """Let the policy continue each prompt; the result is the same on every rank.
+
+    With reward functions the outputs are scored, for the metrics alone.
+    """
+    batch, scored = run.rollout(_share(run, prompts))
+    run.sampling.check_round()
+    known = [score is not None for score in scored.totals]
+    has_score = torch.tensor(known, dtype=torch.bool, device=batch.tokens.device)
+    batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores, has_score=has_score))
+    batch = _first(batch, len(prompts))
+    run.observers.on_rollout(run, batch)
+    metrics = rollout_metrics(batch, scored, run.ranks)
+    if run.data.reward_fn is None:
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("reward/")}
+    return batch.with_only(), metrics | dict(scored.times)
+
+
+def sample_teacher(run: Run, teacher: Policy, prompts: Sequence[Prompt], config: PromptDistillConfig) -> Trajectories:
+    """Let the teacher continue each prompt with the registered sampler; the result is the same on every rank."""
+    mine = _share(run, prompts)
+    gen = evolve(run.config.gen, temperature=config.teacher_temperature, beta=0.0)
+    batch = sample(teacher, mine, gen, row_seeds=run.sampling.row_seeds(len(mine)))
+    return _first(run.ranks.gather_batch(batch.to(run.ranks.device).with_only()), len(prompts))
+
+
+def _share(run: Run, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Return this rank's prompts, at least one: where there are fewer than ranks, the first stands in for others."""
+    padded = [*prompts, *[prompts[0]] * (run.ranks.world - len(prompts))]
+    return [padded[i] for i in run.ranks.share(len(padded))]
+
+
+def _first(batch: Trajectories, count: int) -> Trajectories:
+    return batch if len(batch) == count else batch.rows(torch.arange(count, device=batch.tokens.device))
+
+
+def _together(run: Run, prompts: Sequence[Prompt], given: Sequence[Trajectories]) -> tuple[Trajectories, Metrics]:
+    """Return the policy's outputs to prompts and given rows as one batch, and its metrics."""
+    metrics: Metrics = {}
+    parts = list(given)
+    if prompts:
+        own, metrics = sample_policy(run, prompts)
+        parts.insert(0, own)
+    batch = Trajectories.concat(parts)
+    return batch, metrics | {"data/on_policy_fraction": len(prompts) / len(batch)}

@@ -1,0 +1,37 @@
+"""Whether teacher and policy have the same tokens, which every loss of their distributions needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlcore.errors import ConfigError
+
+
+def check_same_tokens(policy: Any, teacher: Any, *, option: str, name: str) -> None:
+    """Check that two tokenizers of `transformers` give every id the same token.
+
+    Args:
+        policy: the policy's.
+        teacher: the teacher's.
+        option: the option that names the teacher, for the message.
+        name: its value.
+
+    Raises:
+        ConfigError: they differ; the message names both and the first difference.
+    """
+    ours, theirs = ({number: token for token, number in each.get_vocab().items()} for each in (policy, teacher))
+    different = sorted(number for number in ours.keys() | theirs.keys() if ours.get(number) != theirs.get(number))
+    if not different:
+        return
+    first = different[0]
+    raise ConfigError(
+        f"{option} = {name!r}: the teacher has another tokenizer than the policy: {_named(teacher)} with {len(theirs)} "
+        f"tokens, and {_named(policy)} with {len(ours)}, which differ in {len(different)}; token {first} is "
+        f"{theirs.get(first)!r:.40} of the teacher and {ours.get(first)!r:.40} of the policy. Their distributions "
+        "cannot be compared: choose a teacher of the policy's family, or imitate its outputs as text, with trainer "
+        "sft on outputs that it has written"
+    )
+
+
+def _named(tokenizer: Any) -> str:
+    return f"{type(tokenizer).__name__} {getattr(tokenizer, 'name_or_path', '')!s:.60}".strip()
