@@ -90,6 +90,8 @@ MODULES = [
     "rlcore_shard.processes",
     "rlcore_shard.shards",
     "rlcore_tools.trl_functions",
+    "rlcore_vision.pictures",
+    "rlcore_vision.tiny_families",
 ]
 OPERATORS = {"__call__", "__contains__", "__getitem__", "__iter__", "__len__"}
 

@@ -13,8 +13,14 @@ TEMPLATE = (
 )
 
 
-def train(folder: Path, *, seed: int, quick: bool, data: Path | None) -> None:  # noqa: ARG001  the texts of others
-    """Learn the answers with a Llama of two layers, 64 wide, from random weights."""
+def train(
+    folder: Path,
+    *,
+    seed: int,
+    quick: bool,
+    data: Path | None,  # noqa: ARG001  the texts of others
+) -> dict[str, float]:
+    """Learn the answers with a Llama of two layers, 64 wide, from random weights; return the loss of others."""
     from transformers import LlamaConfig
 
     import rlcore
@@ -32,11 +38,38 @@ def train(folder: Path, *, seed: int, quick: bool, data: Path | None) -> None:  
         run={"root": str(folder), "name": "run", "seed": seed, "epochs": 1 if quick else 3},
         eval=off, checkpoint=off, loggers=[],
     )  # fmt: skip
+    return {"loss of held-out answers": held_out_loss(folder / "run" / "model", tokenizer)}
 
 
-def conversations(count: int) -> list[list[dict[str, str]]]:
+def held_out_loss(model_folder: Path, tokenizer: Any) -> float:
+    """Return the mean negative log-likelihood of the tokens of other answers, computed without rlcore."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model_folder).eval()
+    losses = []
+    for messages in conversations(64, seed=1):
+        ids, is_answer = marked_answers(messages, tokenizer)
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, :-1]
+        each = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
+        losses.append(each[torch.tensor(is_answer[1:])])
+    return float(torch.cat(losses).mean())
+
+
+def marked_answers(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], list[bool]]:
+    """Return the tokens of a conversation, and which of them belong to an answer; its end does, its role does not."""
+    ids, is_answer = [], []
+    for message in messages:
+        said = tokenizer.convert_tokens_to_ids([f"<{message['role']}>", *message["content"], "<end>"])
+        ids += said
+        is_answer += [False] + [message["role"] == "assistant"] * (len(said) - 1)
+    return ids, is_answer
+
+
+def conversations(count: int, *, seed: int = 0) -> list[list[dict[str, str]]]:
     """Return conversations in which a user asks for two sums, and an assistant answers them."""
-    numbers = random.Random(0)  # noqa: S311  no secret
+    numbers = random.Random(seed)  # noqa: S311  no secret
     found = []
     for _ in range(count):
         a, b, c = (numbers.randrange(20) for _ in range(3))

@@ -176,6 +176,9 @@ def compare(
         if lacking := [str(folder) for folder, each in zip(folders, series, strict=True) if each is None]:
             raise RunFailed(f"{lacking[0]}: its metrics.jsonl has no {metric}")
         found.append([learning_figures(metric, each) for each in series if each is not None])
+    for name in pairs[0]["ours"].get("judged", {}):
+        columns = ([float(pair[side]["judged"][name]) for pair in pairs] for side in SIDES)
+        yield compare_learning(case, name, *columns, better=better)
     for name in found[0][0]:
         yield compare_learning(case, name, *([run[name] for run in runs] for runs in found), better=better)
     for name, title in RESOURCES.items():

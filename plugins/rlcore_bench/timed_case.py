@@ -4,10 +4,12 @@
 
 FILE is a Python file with `METRIC`, the metric by which the run is judged, `BETTER`, which is `more` or `less`, and
 
-    def train(folder: Path, *, seed: int, quick: bool, data: Path | None) -> None
+    def train(folder: Path, *, seed: int, quick: bool, data: Path | None) -> Mapping[str, float] | None
 
 which trains with `rlcore.train(..., run={"root": str(folder), "name": "run"})`, and so leaves its metrics in
-FOLDER/run/metrics.jsonl. This script imports nothing but the standard library and FILE.
+FOLDER/run/metrics.jsonl. It may return figures of the trained model by name, of which `BETTER` holds too. A figure that
+the case computes by itself also judges a version that reports its own metric wrongly. This script imports nothing but
+the standard library and FILE.
 
 `step_cpu_s` is the CPU time between the first and the last line of the metrics: that of the steps after the first one,
 without imports, loading and the last export. It is null for a run with fewer lines.
@@ -40,12 +42,13 @@ def main() -> None:
     case = runpy.run_path(str(options.file))
     options.folder.mkdir(parents=True)
     steps = StepClock(options.folder / "run" / "metrics.jsonl")
-    case["train"](options.folder, seed=options.seed, quick=options.quick, data=options.data)
+    judged = case["train"](options.folder, seed=options.seed, quick=options.quick, data=options.data)
     step_cpu_s = steps.stop()
     used = resource.getrusage(resource.RUSAGE_SELF)
     figures = {
         "metric": case["METRIC"],
         "better": case["BETTER"],
+        "judged": dict(judged or {}),
         "step_cpu_s": step_cpu_s,
         "cpu_s": used.ru_utime + used.ru_stime,
         "wall_s": time.perf_counter() - begun,

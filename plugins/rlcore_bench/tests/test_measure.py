@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from rlcore_bench import case_chat
 from rlcore_bench.contest import compare
 from rlcore_bench.measure import compare_learning, compare_resource, learning_figures
 from rlcore_report.series import Series
+from rlcore_testing.small import make_llama
 
 
 def test_an_interval_of_differences_is_students() -> None:
@@ -59,6 +62,34 @@ def test_the_older_version_is_the_side_before_in_every_measure(tmp_path: Path) -
     found = list(compare("c", pairs, folders["theirs"], folders["ours"]))
     assert [(each.before, each.after) for each in found] == [(5, 7), (5, 7), (1, 10), (2, 20), (3, 30)]
     assert [each.word for each in found] == ["better"] * 2 + ["worse"] * 3
+
+
+def test_what_a_case_computes_of_the_trained_model_is_compared_in_the_same_direction(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss/total": 1.0}\n')
+    figures = {"metric": "loss/total", "better": "less", "cpu_s": 1.0, "wall_s": 1.0, "peak_rss_mb": 1.0}
+    pairs = [
+        {"theirs": {**figures, "judged": {"held out": before}}, "ours": {**figures, "judged": {"held out": after}}}
+        for before, after in ((2.0, 2.5), (2.1, 2.7))
+    ]
+    first, *_ = compare("c", pairs, [tmp_path] * 2, [tmp_path] * 2)
+    assert (first.name, first.before, first.after, first.word) == ("held out", 2.05, pytest.approx(2.6), "same")
+    pairs[1]["ours"]["judged"] = {"held out": 2.6001}
+    first, *_ = compare("c", pairs, [tmp_path] * 2, [tmp_path] * 2)
+    assert first.word == "worse"
+
+
+def test_the_loss_of_held_out_answers_is_that_of_their_tokens_alone(tmp_path: Path) -> None:
+    """A model that gives every token the same probability has the logarithm of its vocabulary's size as its loss."""
+    tokenizer = case_chat.make_tokenizer()
+    model = make_llama()  # its vocabulary is larger, which changes nothing
+    torch.nn.init.zeros_(model.lm_head.weight)
+    model.save_pretrained(tmp_path)
+    assert case_chat.held_out_loss(tmp_path, tokenizer) == pytest.approx(math.log(model.config.vocab_size))
+    messages = [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "3"}]
+    ids, is_answer = case_chat.marked_answers(messages, tokenizer)
+    assert tokenizer.convert_ids_to_tokens(ids) == ["<user>", "1", "+", "2", "<end>", "<assistant>", "3", "<end>"]
+    assert ids == tokenizer.apply_chat_template(messages, return_dict=False)
+    assert is_answer == [False] * 6 + [True] * 2
 
 
 def test_a_version_that_takes_less_time_is_called_better() -> None:

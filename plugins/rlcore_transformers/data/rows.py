@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
@@ -24,6 +24,24 @@ _NO_ROLE = (
     "is a text without a prompt, which data.as_messages cannot read as messages; give a prompt and an answer, or leave "
     "data.as_messages at false"
 )
+
+
+@runtime_checkable
+class RowReader(Protocol):
+    """A tokenizer that reads more of a row than texts, such as the images of a model that sees."""
+
+    def read_row(self, row: Any, column: str, where: str) -> Any:
+        """Return a row whose texts and conversations the tokenizer can render and tokenise.
+
+        Args:
+            row: a row in which columns are renamed and known formats converted.
+            column: the column of the prompt.
+            where: name of the row in errors.
+
+        Raises:
+            DataError: the row is invalid.
+        """
+        ...
 
 
 def load_rows(
@@ -55,6 +73,8 @@ def load_rows(
     rows = [_read(row, data.prompt_column, answers, f"{what}[{i}]", is_chat=is_chat) for i, row in enumerate(rows)]
     if data.as_messages:
         rows = [_as_messages(row, data.prompt_column, answers, f"{what}[{i}]") for i, row in enumerate(rows)]
+    if isinstance(tokenizer, RowReader):
+        rows = [tokenizer.read_row(row, data.prompt_column, f"{what}[{i}]") for i, row in enumerate(rows)]
     return rows
 
 

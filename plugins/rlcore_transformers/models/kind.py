@@ -1,9 +1,10 @@
-"""The two kinds of language models, decoder-only and encoder-decoder, and the architecture for each."""
+"""The kinds of language models, decoder-only, encoder-decoder and those of packages, and the architecture of each."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -34,9 +35,15 @@ class Kind:
 DECODER_ONLY = Kind("causal_lm", "decoder-only", "gpt2 or llama", AutoModelForCausalLM)
 ENCODER_DECODER = Kind("seq2seq_lm", "encoder-decoder", "t5 or bart", AutoModelForSeq2SeqLM)
 
+FURTHER: dict[Kind, Callable[[PretrainedConfig], bool]] = {}
+"""Kinds that packages add: whether a configuration is of the kind. Decoder-only models are loaded as such by name."""
+
 
 def kind_of(config: PretrainedConfig) -> Kind:
     """Return the kind of the model that `config` describes."""
+    for kind, describes in FURTHER.items():
+        if describes(config):
+            return kind
     return ENCODER_DECODER if getattr(config, "is_encoder_decoder", False) else DECODER_ONLY
 
 
@@ -47,7 +54,7 @@ def check_kind(config: PretrainedConfig, wanted: Kind, name: str) -> None:
         ModelError: the model is of the other kind.
     """
     found = kind_of(config)
-    if found is wanted:
+    if found is wanted or (found in FURTHER and wanted is DECODER_ONLY):  # a model of texts and images reads texts
         return
     article = "an" if found is ENCODER_DECODER else "a"
     raise ModelError(

@@ -25,7 +25,7 @@ from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.safe_text import show
 from rlcore_transformers.models.hub import WEIGHTS_FILE, first_line
-from rlcore_transformers.models.kind import DECODER_ONLY, kind_of, without_wrapper
+from rlcore_transformers.models.kind import ENCODER_DECODER, kind_of, without_wrapper
 from rlcore_transformers.models.peft.adapters import Adapters, find_adapters
 from rlcore_transformers.models.peft.layers import take_out
 
@@ -204,7 +204,7 @@ def _task(model: PreTrainedModel) -> str:
     for suffix, task in CLASSIFIERS.items():
         if type(model).__name__.endswith(suffix):
             return task
-    return "CAUSAL_LM" if kind_of(model.config) is DECODER_ONLY else "SEQ_2_SEQ_LM"
+    return "SEQ_2_SEQ_LM" if kind_of(model.config) is ENCODER_DECODER else "CAUSAL_LM"
 
 
 def heads_of(model: PreTrainedModel) -> list[str]:

@@ -1,0 +1,189 @@
+"""The images of a run, each named by a number beyond the vocabulary that stands for it in sequences of tokens.
+
+A sequence has one such token at each place that a feature of the image takes. What keeps, sends, groups or pads
+sequences therefore keeps their images with them, and two prompts are equal only if their images are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from PIL import Image
+from torch import Tensor
+
+from rlcore.errors import DataError, ModelError
+from rlcore_vision.pictures import open_picture
+
+FIRST = 2**30
+"""The tokens of images are numbers from FIRST to 2 FIRST - 1, which fit the 32 bits in which ranks send tokens."""
+_MARK = re.compile(r"<image:([0-9a-f]{8})>")
+_OF_TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "text_replacement_offsets")
+
+
+@attrs.frozen(eq=False)
+class Picture:
+    """An image of the run.
+
+    Attributes:
+        source: what the row held.
+        text: the text that the processor writes in its place, before it is tokenised.
+        num_tokens: the number of tokens in that text that image features replace.
+    """
+
+    source: Any
+    text: str
+    num_tokens: int
+
+
+class ImageStore:
+    """The images of a run by their tokens, and their pixel values.
+
+    Args:
+        processor: the model's processor.
+        image_token_id: the token that image features replace.
+        allow_urls: download images that rows name by URL.
+        cache_bytes: memory for pixel values.
+    """
+
+    def __init__(
+        self, processor: Any, image_token_id: int, *, allow_urls: bool = False, cache_bytes: float = 1e9
+    ) -> None:
+        self.processor, self.image_token_id, self.allow_urls = processor, image_token_id, allow_urls
+        self.image_token = str(processor.tokenizer.convert_ids_to_tokens(image_token_id))
+        self._pictures: dict[int, Picture] = {}
+        self._digests: dict[int, bytes] = {}
+        self._known: dict[Any, tuple[Any, int]] = {}  # the source is kept, so that its id stays its own
+        self._pixels: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
+        self._room = self._free = cache_bytes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ImageStore:
+        """Return the store itself: copies of a model see the same images."""
+        return self
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def __getitem__(self, token: int) -> Picture:
+        """Return the image that a token stands for.
+
+        Raises:
+            ModelError: this process has read no such image.
+        """
+        if token not in self._pictures:
+            raise ModelError(
+                f"token {token} stands for an image that this process has not read; sequences with images can be "
+                "scored and sampled only in a process that has read their rows"
+            )
+        return self._pictures[token]
+
+    def add(self, source: Any, where: str) -> int:
+        """Return the token of an image, which follows from its pixels and, where two would share one, their order.
+
+        Raises:
+            DataError: the source is no image that can be read.
+        """
+        key = str(source) if isinstance(source, str | Path) else id(source)
+        if key in self._known:
+            return self._known[key][1]
+        image = open_picture(source, where, allow_urls=self.allow_urls)
+        digest = hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest()
+        token = FIRST + int.from_bytes(digest[:4], "big") % FIRST
+        while self._digests.get(token, digest) != digest:
+            token = FIRST + (token + 1) % FIRST
+        if token not in self._pictures:
+            text, pixels = self._process(image, where)
+            self._digests[token] = digest
+            self._pictures[token] = Picture(source, text, text.count(self.image_token))
+            self._keep(token, pixels)
+        self._known[key] = (source, token)
+        return token
+
+    def mark(self, token: int) -> str:
+        """Return the text that names an image in rendered prompts, such as `<image:4f0c21a9>`."""
+        return f"<image:{token:08x}>"
+
+    def expand(self, text: str) -> tuple[str, list[int]]:
+        """Return a text with the processor's text in place of each image's name, and the tokens of these images.
+
+        Raises:
+            DataError: the text contains the processor's image token beside them.
+        """
+        found: list[int] = []
+
+        def replace(match: re.Match[str]) -> str:
+            token = int(match[1], 16)
+            if token not in self._pictures:
+                return match[0]
+            found.append(token)
+            return self._pictures[token].text
+
+        if _MARK.search(text) is None:
+            return text, found
+        expanded = _MARK.sub(replace, text)
+        if expanded.count(self.image_token) != sum(self[token].num_tokens for token in found):
+            raise DataError(
+                f"a text contains {self.image_token!r}, which stands for an image that the row does not have"
+            )
+        return expanded, found
+
+    def name(self, ids: Sequence[int], pictures: Sequence[int]) -> list[int]:
+        """Return token ids with each image's own token in place of the processor's image token."""
+        places = iter([token for token in pictures for _ in range(self[token].num_tokens)])
+        return [next(places) if each == self.image_token_id and pictures else each for each in ids]
+
+    def pixels(self, tokens: Sequence[int]) -> dict[str, Tensor]:
+        """Return what the model's `get_image_features` takes for several images, in their order."""
+        each = []
+        for token in tokens:
+            if token in self._pixels:
+                self._pixels.move_to_end(token)
+                each.append(self._pixels[token])
+                continue
+            source = self[token].source
+            image = open_picture(source, "image", allow_urls=self.allow_urls)
+            if self._digests[token] != hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest():
+                raise DataError(f"image {source!r:.80}: has changed since the run read it")
+            each.append(self._keep(token, self._process(image, "image")[1]))
+        dim = 1 if each[0]["pixel_values"].dim() == 5 else 0  # [1, parts, channels, height, width]
+        return {name: _join([inputs[name] for inputs in each], dim) for name in each[0]}
+
+    def _process(self, image: Image.Image, where: str) -> tuple[str, dict[str, Tensor]]:
+        token = str(self.processor.image_token)
+        try:
+            made: Mapping[str, Any] = self.processor(
+                text=[token], images=[[image]], return_tensors="pt", add_special_tokens=False,
+                return_text_replacement_offsets=True,
+            )  # fmt: skip
+        except (ValueError, TypeError, RuntimeError, IndexError) as error:
+            raise DataError(f"{where}: {type(self.processor).__name__} refuses an image: {error}") from error
+        (offsets,) = made["text_replacement_offsets"]
+        return offsets[0]["replacement"], {name: made[name] for name in made if name not in _OF_TEXT}
+
+    def _keep(self, token: int, pixels: dict[str, Tensor]) -> dict[str, Tensor]:
+        size = _num_bytes(pixels)
+        if size <= self._room:
+            self._pixels[token] = pixels
+            self._free -= size
+            while self._free < 0:
+                self._free += _num_bytes(self._pixels.popitem(last=False)[1])
+        return pixels
+
+
+def _num_bytes(pixels: Mapping[str, Tensor]) -> int:
+    return sum(array.numel() * array.element_size() for array in pixels.values())
+
+
+def _join(arrays: Sequence[Tensor], dim: int) -> Tensor:
+    """Concatenate the arrays of several images; smaller ones are padded with zeros, as processors pad them."""
+    if all(array.shape[dim + 1 :] == arrays[0].shape[dim + 1 :] for array in arrays):
+        return torch.cat(list(arrays), dim)
+    height, width = (max(array.shape[k] for array in arrays) for k in (-2, -1))
+    pad = torch.nn.functional.pad
+    return torch.cat([pad(each, (0, width - each.shape[-1], 0, height - each.shape[-2])) for each in arrays], dim)

@@ -1,0 +1,146 @@
+"""The architecture `vision_language`: any `AutoModelForImageTextToText` as a policy that sees images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoProcessor, PreTrainedModel, ProcessorMixin
+
+from rlcore.config.paths import existing_path
+from rlcore.errors import ModelError
+from rlcore.protocols import HeadBuilder
+from rlcore_transformers.models import loading
+from rlcore_transformers.models.freezing import FROZEN
+from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
+from rlcore_transformers.models.peft.adapters import find_adapters, keep_reference
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary, make_value, prepare
+from rlcore_transformers.models.save_load import starting_point
+from rlcore_transformers.models.speed import SpeedReport
+from rlcore_transformers.models.tokenizers import load_tokenizer
+from rlcore_vision.decoding import SeeingLayout
+from rlcore_vision.families import VISION_LANGUAGE
+from rlcore_vision.image_store import ImageStore
+from rlcore_vision.options import VisionLanguageConfig
+from rlcore_vision.seeing import let_see
+from rlcore_vision.tokenizer import Seeing, make_seeing
+
+ENCODERS = ("vision_tower", "vision_model", "visual")
+"""What families call their vision encoder."""
+
+
+def build_vision_language(
+    spec: loading.ModelSpec,
+    config: VisionLanguageConfig,
+    *,
+    tokenizer: object = None,
+    value_head: bool = False,
+    reference: bool = False,
+    heads: Mapping[str, HeadBuilder] | None = None,
+    start: Path | None = None,
+) -> ModelPolicy:
+    """Build a policy from a model specification.
+
+    Args:
+        spec: hub id, folder, `PretrainedConfig` (random weights) or a model in memory.
+        config: options of the architecture.
+        tokenizer: the processor, as an object, folder or hub id; the model's own if omitted.
+        value_head: add a value head on the trunk.
+        reference: keep the initial policy for comparison; frozen parameters are shared, not copied.
+        heads: what builds each further head on the trunk, by name; heads saved with the model are loaded.
+        start: folder with the model before training, of a run that is resumed (`rlcore.protocols.Restorable`).
+
+    Raises:
+        ModelError: the model, processor or options do not fit.
+    """
+    if config.critic is not None or config.value_layers:
+        raise ModelError(
+            "model.critic and model.value_layers: a model that sees images has its value head on the trunk: leave them "
+            "out"
+        )
+    spec = starting_point(spec, start, in_place=True)
+    model = loading.load_model(spec, config, VISION_LANGUAGE)
+    seeing: Any = tokenizer if isinstance(tokenizer, Seeing) else _read_processor(spec, tokenizer, config, model)
+    check_vocabulary(model, seeing)
+    reader = let_see(model, seeing.images)
+    prepare(model, config)
+    if config.freeze_vision and find_adapters(model) is None:
+        freeze_vision(model)
+    speed = SpeedReport(config.speed)
+    for technique in ("packing", "prefixes", "attention_groups", "frozen_trunk"):
+        speed.refuse(technique, "rows may have images")
+    layout = SeeingLayout(0, int(seeing.pad_token_id or 0), config.speed, reader)
+    kept = keep_reference(model, layout) if reference else None
+    value = make_value(model, config) if value_head else None
+    module = add_heads(spec, model, layout, config, speed, value=value, heads=heads or {})
+    context = loading.context_length(model)
+    return ModelPolicy(
+        module, seeing, kept, max_length=context, max_prompt_length=max(context - 1, 0),
+        sampling_dtype=config.sampling_dtype,
+    )  # fmt: skip
+
+
+def freeze_vision(model: PreTrainedModel) -> None:
+    """Freeze the vision encoder for the run; the next run thaws it.
+
+    Raises:
+        ModelError: the model has no part of a known name.
+    """
+    found = [getattr(model.base_model, name) for name in ENCODERS if hasattr(model.base_model, name)]
+    if not found:
+        raise ModelError(
+            f"model.freeze_vision: {type(model).__name__} has none of the parts {', '.join(ENCODERS)}; freeze the "
+            "parameters yourself, and pass the model"
+        )
+    for parameter in found[0].parameters():
+        if parameter.requires_grad:
+            parameter.requires_grad_(False)
+            vars(parameter)[FROZEN] = True
+
+
+def _read_processor(spec: Any, given: object, config: VisionLanguageConfig, model: PreTrainedModel) -> Any:
+    """Return the tokenizer that reads images, made of the processor of the model or of the one that is given.
+
+    Raises:
+        ModelError: there is none, or it processes no images.
+    """
+    processor = given if isinstance(given, ProcessorMixin) else _load_processor(spec, given, config)
+    if not hasattr(processor, "image_processor") or not hasattr(processor, "image_token"):
+        raise ModelError(f"tokenizer = {type(processor).__name__}: has no image processor; pass the model's processor")
+    plain = load_tokenizer(spec, processor.tokenizer, config)
+    if not plain.chat_template and getattr(processor, "chat_template", None):
+        plain.chat_template = processor.chat_template
+    images = ImageStore(
+        processor, int(model.config.image_token_id), allow_urls=config.allow_urls,
+        cache_bytes=config.image_cache_gb * 1e9,
+    )  # fmt: skip
+    return make_seeing(plain, images)
+
+
+def _load_processor(spec: Any, given: object, config: VisionLanguageConfig) -> ProcessorMixin:
+    path = given.get("path") if isinstance(given, Mapping) else given
+    own = spec if isinstance(spec, str | os.PathLike) else getattr(spec, "name_or_path", "")
+    name = path or own
+    if not isinstance(name, str | os.PathLike) or not os.fspath(name):
+        raise ModelError(
+            f"tokenizer = {given!r:.80}: a model that sees images needs its processor, which a {type(spec).__name__} "
+            "comes without: pass tokenizer=, the processor, its folder or hub id"
+        )
+    place = os.fspath(name)
+    if not path and existing_path(Path(place, "processor_config.json")) is None:
+        place = base_of(place) or place
+    try:
+        with quiet_transformers():
+            loaded: ProcessorMixin = AutoProcessor.from_pretrained(
+                str(existing_path(place) or place), revision=config.revision or "main",
+                trust_remote_code=config.trust_remote_code,
+            )  # fmt: skip
+            return loaded
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise ModelError(
+            f"{place!r}: holds no processor that transformers can load ({first_line(error)}): pass tokenizer=, a "
+            "processor, its folder or hub id; or train on texts alone with model.architecture=causal_lm"
+        ) from error
