@@ -97,9 +97,9 @@ def _open_binary(path: Path) -> BinaryIO:
     if path.suffix.lower() == ".gz":
         return cast("BinaryIO", gzip.open(path, "rb"))
     if path.suffix.lower() == ".zst":
-        import pyarrow  # whose reader, unlike that of zstandard, raises where a file is cut off
+        import pyarrow as pa  # whose reader, unlike that of zstandard, raises where a file is cut off
 
-        return cast("BinaryIO", pyarrow.input_stream(str(path), compression="zstd"))
+        return cast("BinaryIO", pa.input_stream(str(path), compression="zstd"))
     return path.open("rb")
 
 
