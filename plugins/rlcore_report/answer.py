@@ -25,6 +25,13 @@ LOSSES = ("eval/loss/total", "loss/total", "eval/loss", "loss")
 LARGEST_FILE = 100_000_000
 """Bytes of completions.jsonl beyond which no interval over its prompts is computed."""
 
+AUTO_CLASSES = {
+    "ForCausalLM": "AutoModelForCausalLM", "LMHeadModel": "AutoModelForCausalLM",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+}  # fmt: skip
+"""Ends of the names of classes of transformers, with the class that loads them by their folder."""
+
 
 @attrs.frozen
 class Change:
@@ -115,7 +122,7 @@ def best_checkpoint(run: RunRecord) -> dict[str, Any] | None:
     """Return the checkpoint with the best score, else the newest, and the line of Python that loads it."""
     found = []
     for file in sorted((run.folder / "checkpoints").glob("*/manifest.json")):
-        with suppress(OSError, ValueError, RecursionError):
+        with suppress(OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
             manifest = json.loads(file.read_text(encoding="utf-8"))
             score = manifest.get("score")
             found.append((score if isinstance(score, int | float) else math.nan, int(manifest["step"]), file.parent))
@@ -133,25 +140,28 @@ def best_checkpoint(run: RunRecord) -> dict[str, Any] | None:
         "step": step,
         "score": score,
         "metric": metric,
-        "line": f"{_loader(folder)}.from_pretrained({json.dumps(str(folder), ensure_ascii=False)})",
+        "line": _line(folder),
     }
 
 
+def _line(folder: Path) -> str:
+    """Return the line of Python that loads a model's folder; of a folder of another form, its path."""
+    path = json.dumps(str(folder), ensure_ascii=False)
+    loader = _loader(folder)
+    return f"{loader}.from_pretrained({path})" if loader else path
+
+
 def _loader(folder: Path) -> str:
-    """Return the class that loads a model's folder."""
+    """Return the class that loads a model's folder; empty if no library is known to."""
     if (folder / "adapter_config.json").exists():
         return "peft.AutoPeftModelForCausalLM"
     if (folder / "model_index.json").exists():
         return "diffusers.DiffusionPipeline"
     names: Any = ()
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError, ValueError, RecursionError, AttributeError):
         names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
     name = str(names[0]) if isinstance(names, list) and names else ""
-    if name.endswith("ForConditionalGeneration"):
-        return "transformers.AutoModelForSeq2SeqLM"
-    if name.endswith("ForSequenceClassification"):
-        return "transformers.AutoModelForSequenceClassification"
-    return "transformers.AutoModelForCausalLM"
+    return next((f"transformers.{auto}" for end, auto in AUTO_CLASSES.items() if name.endswith(end)), "")
 
 
 def judged(run: RunRecord) -> list[Verdict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -109,7 +110,9 @@ def _answer(run: RunRecord, judged: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def _headline(kinds: Sequence[Variant]) -> list[str]:
-    return list(dict.fromkeys(name for kind in kinds for run in kind.runs for name in run.headline))
+    """Return what the trainers name, by turns, so that each has its first metrics in front."""
+    turns = itertools.zip_longest(*(run.headline for kind in kinds for run in kind.runs))
+    return list(dict.fromkeys(name for turn in turns for name in turn if name is not None))
 
 
 def _axes(kind: Variant) -> dict[str, Any]:

@@ -29,6 +29,8 @@ DEPTH = 3
 """Folders below a root in which runs are looked for, such as those of a sweep."""
 SEARCHED = 8_000_000
 """Bytes of metrics.jsonl that are searched; of a longer one, its beginning and its end."""
+HEAD_START_S = 1.0
+"""Time in which a browser draws the list for the first time, before verdicts are made."""
 PENDING = {"level": "pending", "name": "", "sentence": "The verdict is being made."}
 
 
@@ -120,6 +122,7 @@ class RunList:
             self._wake.notify()
 
     def _judge(self) -> None:
+        time.sleep(HEAD_START_S)
         while True:
             with self._wake:
                 while not self._waiting and not self._is_closed:

@@ -32,7 +32,8 @@ function Row({ run }) {
   const folder = run.key.includes("/") ? run.key.slice(0, run.key.lastIndexOf("/") + 1) : "";
   return html`<tr class=${picked ? "picked" : ""}><td class="pick"><input type="checkbox" aria-label=${`select ${run.key}`} checked=${picked} onchange=${flip} /></td>
     <td class="run"><a href=${address({ ...PLAIN, run: [run.key] })} onclick=${open}><span class="dim">${folder}</span>${run.name}</a>${run.running ? html` <span class="going">running</span>` : null}</td>
-    <td>${run.trainer}</td><td class="model">${run.model}</td><td class="number" title=${run.metric}>${number(run.last)}</td><td class="number" title=${run.metric}>${number(run.best)}</td>
+    <td>${run.trainer}</td><td class="model">${run.model}</td><td class="number last">${run.metric.includes("reward") ? null : html`<span class="dim">${run.metric} </span>`}${number(run.last)}</td>
+    <td class="number best">${number(run.best)}</td>
     <td class=${`said ${run.verdict.level}`} title=${run.verdict.sentence}><span class="level">${SIGNS[run.verdict.level]}</span> ${run.verdict.name}</td>
     <td class="progress"><progress value=${progressOf(run)} max="1" aria-label="progress"></progress> ${run.step}${run.total ? `/${run.total}` : ""}</td>
     <td class="age" title=${new Date(run.changed * 1000).toLocaleString()}>${age(store.now - run.changed)}</td></tr>`;

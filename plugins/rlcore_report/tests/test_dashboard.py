@@ -21,8 +21,6 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.cli import main
 from rlcore_report.html_page import shell_page
 from rlcore_report.local_server import MAX_RUNS, ReportServer
-from rlcore_report.metric_groups import headline_charts
-from rlcore_report.readable_text import readable
 from rlcore_report.run_list import RunList
 
 
@@ -223,32 +221,6 @@ def test_the_command_serves_a_folder_of_runs(tmp_path: Path, monkeypatch: pytest
     assert main(["report", str(tmp_path / "nothing"), "--serve"]) == 1
     assert main(["report", str(tmp_path / "runs"), "--serve", "--port", "99999"]) == 1
     assert "--port 99999" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\tb\n c", "a\tb\n c"),
-        ("全角\u3000空白 a\u00a0b\u2009c", "全角\u3000空白 a\u00a0b\u2009c"),
-        ("👩\u200d👩\u200d👧 ❤\ufe0f", "👩\u200d👩\u200d👧 ❤\ufe0f"),
-        ("\u0645\u06cc\u200c\u062e \u0915\u094d\u200d\u0937", "\u0645\u06cc\u200c\u062e \u0915\u094d\u200d\u0937"),
-        ("שלום\u200f C++", "שלום\u200f C++"),
-        ("pay\u200cpal pay\u200dpal", r"pay\u200cpal pay\u200dpal"),
-        ("abc\u202egnp.exe \u2066x\u2069", r"abc\u202egnp.exe \u2066x\u2069"),
-        ("zero\u200bwidth \ufeff\u2060\u00ad", r"zero\u200bwidth \ufeff\u2060\xad"),
-        ("\x1b[31m\x00\r\x7f\x85\u2028\ud800", r"\x1b[31m\x00\r\x7f\x85\u2028\ud800"),
-        ("tag\U000e0041 a\u200fb", r"tag\U000e0041 a\u200fb"),
-    ],
-)  # fmt: skip
-def test_only_characters_that_could_deceive_are_escaped(text: str, shown: str) -> None:
-    assert readable(text) == shown
-
-
-def test_a_trainer_names_the_large_charts_and_a_rule_names_those_of_others() -> None:
-    names = ["reward/mean", "eval/reward/mean", "kl/mean", "kl/max", "loss/total", "rft/b", "rft/a", "zeta"]
-    assert headline_charts(names, ["kl/", "rft/", "missing", "zeta", "loss/total"]) == ["kl/max", "rft/a", "zeta"]
-    assert headline_charts(names, []) == ["reward/mean", "loss/total", "kl/mean"]
-    assert headline_charts(["x"], []) == []
 
 
 def test_the_texts_of_hostile_runs_reach_the_page_as_text(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_list_opens_compares_sorts_and_filters_and_the_address_has_the_view(
     page.set_viewport_size({"width": 1400, "height": 900})
     page.locator("table.list tbody tr").first.wait_for()
     page.locator("td.said.pending").first.wait_for(state="detached", timeout=300_000)
-    picture(page, "dashboard")
+    picture(page.locator("#page"), "dashboard")
     names = page.locator("td.run a").all_inner_texts()
     page.get_by_role("button", name="run", exact=True).click()
     assert page.locator("td.run a").all_inner_texts() == sorted(names)

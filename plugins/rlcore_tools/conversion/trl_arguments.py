@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from rlcore_tools.conversion.conversion import Conversion
+from rlcore_tools.conversion.trl_rules import convert_group, convert_model, convert_sampler, convert_surrogate
 from rlcore_tools.synonyms import synonyms
 
 LOSSES = {"exo_pair": "exo", "nca_pair": "nca", "bco_pair": "bco", "sppo_hard": "sppo"}
@@ -54,19 +55,31 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
     conversion = Conversion(trainer, options)
     defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
     if method == "rloo":
-        conversion.put("trainer.preset", "rloo")
-        conversion.put("trainer.norm", "constant")
-        conversion.notes.append(
-            "trainer.norm: constant sums over the tokens of a response, as TRL's RLOO does, and divides by "
-            "gen.max_new_tokens; ratios are those of tokens, and not of whole responses"
-        )
+        for name, value in (("preset", "rloo"), ("level", "product"), ("norm", "sequence")):
+            conversion.put(f"trainer.{name}", value)
+        if arguments.get("normalize_advantages"):
+            conversion.notes.append(
+                "trainer.scale: batch divides by the deviation of the scores of a round, TRL by that of its advantages"
+            )
     given = {**defaults, **{name: value for name, value in arguments.items() if not _is_default(name, value)}}
     counted = {"num_train_epochs"} if {"max_steps", "total_episodes"} & set(arguments) else set[str]()
     if added := sorted(defaults.keys() - arguments.keys() - counted):
         conversion.notes.append(f"TRL's defaults are written for {', '.join(added)}")
     if not {"bf16", "fp16"} & set(arguments):
         conversion.notes.append("run.mixed_precision: TRL's default is bf16 on a GPU")
-    for rule in (_batch, _length, _optimizer, _method, _files, _data, _adapter):
+    rules = (
+        _batch,
+        _length,
+        _optimizer,
+        _method,
+        _files,
+        _data,
+        _adapter,
+        convert_group,
+        convert_sampler,
+        convert_model,
+    )
+    for rule in rules:
         rule(conversion, given)
     for name, value in given.items():
         conversion.convert(synonyms("trl").get(name), name, value)
@@ -76,11 +89,12 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
 
 def _is_default(name: str, value: Any) -> bool:
     """Return whether an argument without a counterpart here has the default of `transformers`."""
-    if name in synonyms("trl"):
+    synonym = synonyms("trl").get(name)
+    if synonym is not None and synonym.alternatives:
         return False
     from transformers import TrainingArguments
 
-    defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)} | _data_of("unused")
     return value in (None, False, "", [], {}) or (name in defaults and defaults[name] == value)
 
 
@@ -155,23 +169,19 @@ def _optimizer(conversion: Conversion, given: dict[str, Any]) -> None:
 def _method(conversion: Conversion, given: dict[str, Any]) -> None:
     loss = given.pop("loss_type", None)
     names = loss if isinstance(loss, list) else [loss]
-    if isinstance(loss, list) and len(loss) == len(given.get("loss_weights") or ()) and conversion.has("trainer.loss"):
-        conversion.put(
-            "trainer.loss", dict(zip((LOSSES.get(n, n) for n in loss), given.pop("loss_weights"), strict=True))
-        )
-    elif conversion.has("trainer.norm"):
-        if loss == "cispo":
-            conversion.put("trainer.surrogate", "cispo")
-        elif loss in _data_of("norms"):
-            conversion.put("trainer.norm", _data_of("norms")[loss])
-        elif loss is not None:
-            conversion.leave(
-                "loss_type", loss, "there is no such loss; the options surrogate, level and norm select one"
-            )
+    if conversion.has("trainer.norm"):
+        convert_surrogate(conversion, given, loss)
+    elif missing := [name for name in names if name in _data_of("no_losses")]:
+        conversion.leave("loss_type", missing[0], _data_of("no_losses")[missing[0]])
     elif conversion.has("trainer.loss") and len(names) == 1 and names[0] is not None:
         conversion.put("trainer.loss", LOSSES.get(names[0], names[0]))
+    elif conversion.has("trainer.loss") and names[0] is not None:
+        weights = given.pop("loss_weights", None) or [1.0] * len(names)
+        conversion.put("trainer.loss", dict(zip((LOSSES.get(n, n) for n in names), weights, strict=True)))
     elif loss not in (None, "nll", ["sigmoid"]):
         conversion.leave("loss_type", loss, "set trainer.loss by hand")
+    if "sigmoid" in names and given.get("label_smoothing"):
+        conversion.notes.append("trainer.label_smoothing: TRL ignores it under sigmoid; here it is that of cDPO")
     if not conversion.has("trainer.rollouts") and (length := given.pop("max_length", None)) is not None:
         path = "trainer.max_length" if conversion.has("trainer.max_length") else "data.max_sample_tokens"
         conversion.put(path, length)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from rlcore.cli import main
 from rlcore.config import load_yaml, structure
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import TrainConfig
+from rlcore_grpo.config import GRPOConfig
+from rlcore_grpo.constraints import check as check_options
 from rlcore_tools.conversion.conversion import Conversion
 from rlcore_tools.conversion.trl_arguments import convert_trl
 from rlcore_tools.conversion.trlx_config import convert_trlx
@@ -151,6 +155,124 @@ def test_arguments_of_grpo_are_rounds_of_whole_groups(tmp_path: Path, capsys: py
     assert "TRL's defaults are written for adam_beta1, adam_beta2, adam_epsilon, learning_rate" in said
 
 
+TRL_FIELDS = {
+    "sft": "learning_rate model_init_kwargs trust_remote_code router_aux_loss_coef chat_template_path "
+    "dataset_text_field dataset_kwargs dataset_num_proc eos_token max_length truncation_mode "
+    "shuffle_dataset packing packing_strategy padding_free pad_to_multiple_of eval_packing "
+    "completion_only_loss assistant_only_loss loss_type activation_offloading pad_token",
+    "dpo": "learning_rate model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout "
+    "dataset_num_proc max_length truncation_mode padding_free pad_to_multiple_of precompute_ref_log_probs "
+    "precompute_ref_batch_size loss_type loss_weights ld_alpha f_divergence_type f_alpha_divergence_coef "
+    "label_smoothing beta use_weighting discopop_tau activation_offloading sync_ref_model "
+    "ref_model_mixup_alpha ref_model_sync_steps pad_token",
+    "kto": "learning_rate train_sampling_strategy model_init_kwargs trust_remote_code router_aux_loss_coef "
+    "disable_dropout dataset_num_proc max_length pad_to_multiple_of precompute_ref_log_probs "
+    "precompute_ref_batch_size loss_type beta desirable_weight undesirable_weight activation_offloading "
+    "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
+    "reward": "learning_rate model_init_kwargs trust_remote_code chat_template_path disable_dropout "
+    "dataset_num_proc eos_token max_length pad_to_multiple_of center_rewards_coefficient "
+    "activation_offloading pad_token",
+    "grpo": "learning_rate model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout "
+    "cast_lm_head_to_fp32 remove_unused_columns num_generations num_generations_eval "
+    "max_completion_length ds3_gather_for_generation shuffle_dataset pad_to_multiple_of "
+    "generation_batch_size steps_per_generation temperature top_p top_k min_p generation_kwargs "
+    "chat_template_kwargs repetition_penalty cache_implementation use_vllm vllm_mode vllm_model_impl "
+    "vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_server_base_url vllm_server_host "
+    "vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization "
+    "vllm_max_model_length vllm_tensor_parallel_size beta num_iterations epsilon delta epsilon_high "
+    "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg "
+    "importance_sampling_level reward_weights multi_objective_aggregation scale_rewards loss_type "
+    "mask_truncated_completions sync_ref_model ref_model_mixup_alpha ref_model_sync_steps "
+    "top_entropy_quantile entropy_coef use_adaptive_entropy entropy_coef_min entropy_coef_max "
+    "entropy_coef_delta entropy_target max_tool_calling_iterations vllm_importance_sampling_correction "
+    "vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min "
+    "off_policy_mask_threshold use_bias_correction_kl log_completions log_multimodal "
+    "num_completions_to_print log_unique_prompts log_completions_hub_repo "
+    "use_transformers_continuous_batching transformers_continuous_batching_config use_transformers_paged "
+    "vllm_importance_sampling_cap",
+    "rloo": "normalize_advantages reward_clip_range",
+    "distillation": "teacher_model_name_or_path teacher_model_revision teacher_model_init_kwargs "
+    "max_tool_calling_iterations",
+    "model": "model_name_or_path model_revision dtype attn_implementation use_peft lora_r lora_alpha lora_dropout "
+    "lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type use_rslora use_dora "
+    "load_in_8bit load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage",
+    "script": "dataset_name dataset_config dataset_train_split dataset_test_split dataset_streaming "
+    "ignore_bias_buffers",
+}
+"""Fields of TRL 1.16's configurations, of rloo and distillation those that grpo has not."""
+
+
+def test_every_argument_of_trl_has_an_option_or_a_reason() -> None:
+    known = synonyms("trl")
+    names = {field.name for field in dataclasses.fields(TrainingArguments) if not field.name.startswith("_")}
+    names |= {name for fields in TRL_FIELDS.values() for name in fields.split()}
+    assert sorted(names - set(known)) == []
+    assert [name for name in names if not (known[name].alternatives or known[name].how)] == []
+
+
+LOSSES_OF_GRPO: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"loss_type": "luspo", "importance_sampling_level": "sequence"}, {"norm": "sum", "level": "sequence"}),
+    ({"loss_type": "vespo", "vespo_k_neg": 2.5}, {"norm": "token", "surrogate": "vespo", "vespo_k_negative": 2.5}),
+    ({"loss_type": "sapo", "sapo_temperature_pos": 2.0}, {"norm": "sequence", "surrogate": "sapo", "sapo_tau": 2.0}),
+    ({"loss_type": "cispo", "epsilon_high": 5.0}, {"norm": "token", "surrogate": "cispo", "cispo_cap": 5.0}),
+    ({"loss_type": "cispo"}, {"cispo_cap": 0.2}),  # TRL bounds the ratio itself by epsilon
+    ({"beta": 0.1}, {"kl_coef": 0.1, "kl_ratio": True}),  # TRL's default
+    ({"beta": 0.1, "use_bias_correction_kl": False}, {"kl_ratio": False}),
+    ({"sync_ref_model": True, "beta": 0.1}, {"sync_ref_every": 512, "sync_ref_alpha": 0.6}),
+    ({"multi_objective_aggregation": "normalize_then_sum"}, {"combine": "normalize_then_sum"}),
+    ({"use_vllm": True}, {"is_correction": "sequence_mask", "is_high": 3.0}),
+    ({"use_vllm": True, "vllm_importance_sampling_correction": False}, {"is_correction": "absent"}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "wanted"), LOSSES_OF_GRPO, ids=str)
+def test_the_losses_of_grpo_are_those_of_trl(arguments: dict[str, Any], wanted: dict[str, Any]) -> None:
+    found = convert_trl(arguments, "grpo", options_of("grpo")).values["trainer"]
+    assert {name: found.get(name, "absent") for name in wanted} == wanted
+    check({**found, "name": "grpo"})
+
+
+def check(trainer: dict[str, Any]) -> None:
+    """Check that the trainer's options go together."""
+    options = {name: value for name, value in trainer.items() if name != "name"}
+    check_options(structure(GRPOConfig, options, where="test"), world=1)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "wanted", "left"),
+    [
+        ("sft", {"model.neftune_alpha": 5.0, "model.compile": "inductor", "model.liger_kernel": True}, 0),
+        ("dpo", {"model.neftune_alpha": 5.0, "trainer.dropout": True, "model.compile": "inductor"}, 0),
+        ("grpo", {"model.compile": "inductor", "model.neftune_alpha": "absent"}, 1),
+        ("reward", {"model.compile": "absent", "model.neftune_alpha": "absent"}, 3),
+    ],
+)
+def test_noise_compilation_and_kernels_are_converted_where_the_trainer_takes_them(
+    trainer: str, wanted: dict[str, Any], left: int
+) -> None:
+    given = {"neftune_noise_alpha": 5.0, "torch_compile": True, "use_liger_kernel": True}
+    conversion = convert_trl(given, trainer, options_of(trainer))
+    found = flat(conversion.values)
+    assert {name: found.get(name, "absent") for name in wanted} == wanted
+    assert len(conversion.left) == left
+
+
+@pytest.mark.parametrize("loss", ["aot", "aot_unpaired"])
+def test_losses_that_there_are_not_are_named_with_the_reason(loss: str) -> None:
+    [line] = convert_trl({"loss_type": loss}, "dpo", options_of("dpo")).left
+    assert line.startswith(f"loss_type = {loss}: it compares the sorted scores of a batch")
+
+
+def test_the_defaults_of_arguments_without_a_counterpart_are_not_reported() -> None:
+    given = {
+        "truncation_mode": "keep_start",
+        "vllm_mode": "colocate",
+        "hub_strategy": "every_save",
+        "log_level": "passive",
+    }
+    assert not convert_trl(given, "grpo", options_of("grpo")).left
+
+
 @pytest.mark.parametrize("trainer", ["sft", "dpo", "reward", "grpo", "ppo"])
 def test_no_argument_is_dropped_silently(trainer: str) -> None:
     options = options_of(trainer)
@@ -183,7 +305,8 @@ def test_an_argument_that_only_one_trainer_has_selects_that_trainer(
     assert f"name: {trainer}" in capsys.readouterr().out
 
 
-RLOO = {"trainer.name": "grpo", "trainer.preset": "rloo", "trainer.norm": "constant", "trainer.num_generations": 2,
+RLOO = {"trainer.name": "grpo", "trainer.preset": "rloo", "trainer.level": "product",
+        "trainer.norm": "sequence", "trainer.num_generations": 2,
         "trainer.kl_coef": 0.05, "gen.max_new_tokens": 512, "trainer.optimizer.lr": 1e-6}  # fmt: skip
 KTO = {"trainer.name": "dpo", "trainer.loss": "kto", "trainer.beta": 0.1, "trainer.optimizer.lr": 1e-6,
        "data.max_sample_tokens": 1024}  # fmt: skip
@@ -200,6 +323,7 @@ KTO = {"trainer.name": "dpo", "trainer.loss": "kto", "trainer.beta": 0.1, "train
         ),
         ({}, "kto", KTO),
         ({"desirable_weight": 1.5}, None, KTO | {"trainer.desirable_weight": 1.5}),
+        ({"loss_type": ["sigmoid_norm", "sft"]}, "dpo", {"trainer.loss.sigmoid_norm": 1.0, "trainer.loss.sft": 1.0}),
         (
             {"loss_type": ["sigmoid", "bco_pair"], "loss_weights": [0.8, 0.2]},
             "dpo",

@@ -1,0 +1,76 @@
+"""Laws of what a page says first: the card of a run, its large charts, and texts that look as they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report_runs import make_run, write_lines
+
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore_report.answer import best_checkpoint, change_of
+from rlcore_report.metric_groups import headline_charts
+from rlcore_report.readable_text import readable
+from rlcore_report.run_record import read_run
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\n c", "a\tb\n c"),
+        ("全角\u3000空白 a\u00a0b\u2009c", "全角\u3000空白 a\u00a0b\u2009c"),
+        ("👩\u200d👩\u200d👧 ❤\ufe0f", "👩\u200d👩\u200d👧 ❤\ufe0f"),
+        ("\u0645\u06cc\u200c\u062e \u0915\u094d\u200d\u0937", "\u0645\u06cc\u200c\u062e \u0915\u094d\u200d\u0937"),
+        ("שלום\u200f C++", "שלום\u200f C++"),
+        ("pay\u200cpal pay\u200dpal", r"pay\u200cpal pay\u200dpal"),
+        ("abc\u202egnp.exe \u2066x\u2069", r"abc\u202egnp.exe \u2066x\u2069"),
+        ("zero\u200bwidth \ufeff\u2060\u00ad", r"zero\u200bwidth \ufeff\u2060\xad"),
+        ("\x1b[31m\x00\r\x7f\x85\u2028\ud800", r"\x1b[31m\x00\r\x7f\x85\u2028\ud800"),
+        ("tag\U000e0041 a\u200fb", r"tag\U000e0041 a\u200fb"),
+    ],
+)  # fmt: skip
+def test_only_characters_that_could_deceive_are_escaped(text: str, shown: str) -> None:
+    assert readable(text) == shown
+
+
+def test_a_trainer_names_the_large_charts_and_a_rule_names_those_of_others() -> None:
+    names = ["reward/mean", "eval/reward/mean", "kl/mean", "kl/max", "loss/total", "rft/b", "rft/a", "zeta"]
+    assert headline_charts(names, ["kl/", "rft/", "missing", "zeta", "loss/total"]) == ["kl/max", "rft/a", "zeta"]
+    assert headline_charts(names, []) == ["reward/mean", "loss/total", "kl/mean"]
+    assert headline_charts(["x"], []) == []
+
+
+def test_the_card_of_a_run_names_its_best_checkpoint_and_the_line_that_loads_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", steps=4, checkpoint={"mode": "max", "metric": "eval/reward/mean"})
+    manifests = {1: '{"step": 1, "score": 0.5}', 2: '{"step": 2, "score": 0.9}', 3: '{"step": 3, "score": null}'}
+    for step, manifest in {**manifests, 4: "[]", 5: "{", 6: '{"score": 7.0}'}.items():
+        model = run / "checkpoints" / f"{step:08d}" / "model"
+        model.mkdir(parents=True)
+        (model / "config.json").write_text('{"architectures": ["T5ForConditionalGeneration"]}')
+        (model.parent / "manifest.json").write_text(manifest)
+    best = best_checkpoint(read_run(run))
+    assert best is not None
+    assert (best["step"], best["score"], best["metric"]) == (2, 0.9, "eval/reward/mean")
+    model = run / "checkpoints" / "00000002" / "model"
+    assert best["line"] == f'transformers.AutoModelForSeq2SeqLM.from_pretrained("{model}")'
+    for name, content, line in (
+        ("adapter_config.json", "{}", f'peft.AutoPeftModelForCausalLM.from_pretrained("{model}")'),
+        ("config.json", "[]", f'"{model}"'),
+    ):
+        (model / "config.json").write_text(content)
+        (model / name).write_text(content)
+        assert best_checkpoint(read_run(run))["line"] == line  # type: ignore[index]
+        (model / name).unlink()
+
+
+def test_the_change_of_a_run_without_evaluations_is_over_its_first_and_last_steps(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", steps=10)
+    RunDir(run).completions.unlink()
+    write_lines(
+        RunDir(run).metrics, [{"step": i, "reward/mean": value} for i, value in enumerate([1, 3, *[9] * 6, 5, 9])]
+    )
+    change = change_of(read_run(run))
+    assert change is not None
+    assert (change.metric, change.before, change.after, change.steps) == ("reward/mean", 2.0, 7.0, (0, 9))
+    # variances 2 and 8 over two steps each, and the quantile of two degrees of freedom
+    assert change.half_width == pytest.approx(4.303 * (2 / 2 + 8 / 2) ** 0.5)
