@@ -243,8 +243,8 @@ class DataConfig:
 
     prompts: Any = option(
         None,
-        "list of rows, path of a .jsonl, .json, .csv, .parquet or .txt file, list of such paths, `module:function`, or "
-        "hub data set",
+        "list of rows, path of a .jsonl, .json, .csv, .tsv, .parquet or .txt file, pattern or list of such paths, "
+        "`module:function`, hub data set, or mixture, a list of {path, name, weight, limit, columns}",
     )
     samples: Any = option(None, "demonstrations, in the same forms as `prompts`")
     eval_prompts: Any = option(None, "evaluation prompts, in the same forms; default: the first training prompts")
