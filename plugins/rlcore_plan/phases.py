@@ -17,6 +17,8 @@ from rlcore_plan.model_sizes import find_blocks, low_weights, sizes_of
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.reward_models import scoring_pass
 from rlcore_plan.step_memory import Raw, UpdateBytes
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.models.start import OPTIONS
 
 MANY = 10**6
 """Number of updates of the learning-rate schedule; it does not affect memory."""
@@ -58,8 +60,14 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
         rewards=held(*(p for each in subject.rewards for p in parameters_of(each.scorer.module))),
         rollouts=subject.workload.num_held * longest * TOKEN_BYTES,
         trunk=trunk, draws=draws, judging=judging, scoring=scoring, update=found, low=low, num_micro=micro,
-        recomputes=bool(settings.model.get("gradient_checkpointing")),
+        recomputes=bool(settings.model.get("gradient_checkpointing")), reads_rows=_reads_rows(subject),
     )  # fmt: skip
+
+
+def _reads_rows(subject: PlannedRun) -> bool:
+    """Return whether processes that divide the model leave it in its files until each reads its rows."""
+    options, is_policy = subject.settings.model, isinstance(subject.policy, ModelPolicy)
+    return is_policy and isinstance(options.get("path"), str) and not any(options.get(each) for each in OPTIONS)
 
 
 @contextmanager

@@ -114,6 +114,7 @@ class Raw:
         num_micro: micro-batches of an optimizer step.
         recomputes: whether activations are computed again in the backward pass.
         beside: bytes of frozen modules beside the policy's that are no reference.
+        reads_rows: whether a process that divides the model reads its own rows of it, and not the whole model.
     """
 
     sizes: ModelSizes
@@ -129,6 +130,7 @@ class Raw:
     num_micro: int
     recomputes: bool
     beside: int = 0
+    reads_rows: bool = False
 
     @property
     def moments(self) -> int:

@@ -134,9 +134,10 @@ def _whole(raw: Raw) -> int:
 
 
 def _start(raw: Raw, layout: Placement, held: dict[str, int]) -> Phase:
-    """Return the memory before the first step: the whole model, of which parts have been copied."""
+    """Return the memory before the first step: the whole model, of which parts have been copied, or its rows alone."""
     later = held["optimizer"] + held["rollouts"] + held[TRUNK] + held[KEPT]
-    whole = {GATHERED: _whole(raw)} if layout.divides_weights else {}
+    is_whole = layout.divides_weights and not (raw.reads_rows and layout.strategy == FSDP)
+    whole = {GATHERED: _whole(raw)} if is_whole else {}
     return Phase(START, whole, sum(held.values()) - later + sum(whole.values()), 0)
 
 

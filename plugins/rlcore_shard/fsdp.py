@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -71,13 +71,19 @@ class FullySharded:
         trained = learner.lockstep_copy(
             {id(each): nn.Parameter(each.data, requires_grad=each.requires_grad) for each in module.parameters()}
         )
+        # Weights that are still as in their files are converted block by block, and this process keeps its rows.
+        start: dict[int, torch.dtype] = getattr(learner, "start_dtypes", dict)()
+        own = zip(trained.parameters(), module.parameters(), strict=True)
+        self._dtypes = {id(each): start[id(like)] for each, like in own if id(like) in start}
         self._shard(trained, learner)
         self._trained: Any = trained
         parts = list(trained.parameters())
         weights = Shards(dict(module.named_parameters()), list(parts), self._cut)
         frozen = learner.frozen_parameters()
-        kept = [self._part(parameter.data) for parameter in frozen.values()]
+        kept = [self._part(each.data, start.get(id(each))) for each in frozen.values()]
         learner.use_shards(weights, Shards(frozen, kept, self._cut))
+        if start:
+            learner.drop()
         is_mixed = self.ranks.mixed_precision != "no"
         policy.use_forward(self._forward, autocast=self.ranks.accelerator.autocast if is_mixed else nullcontext)
         self.parameters: list[nn.Parameter] = [part for part in parts if part.requires_grad]
@@ -163,12 +169,15 @@ class FullySharded:
         """Cut the blocks of every model inside, then parts of another precision than the root, then the rest."""
         blocks = learner.blocks(trained)
         whole = shared_weights(blocks)
+        within = {id(weight) for block in blocks for weight in block.parameters()}
+        self._begin(weight for weight in trained.parameters() if id(weight) not in within or weight in whole)
         options: dict[str, Any] = {
             "mesh": self._mesh, "offload_policy": self._offload, "ignored_params": whole or None,
         }  # fmt: skip
         plain = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
         low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for block in blocks:
+            self._begin(block.parameters())
             # Autocast rounds the weights of linear layers to 16 bits, so gathering those in 16 bits changes no result.
             norms = norms_of(block) if self.ranks.mixed_precision == "bf16" else None
             if norms:
@@ -179,6 +188,12 @@ class FullySharded:
             if any(weight.dtype != dtype for weight in part.parameters()):
                 fully_shard(part, mp_policy=plain, **options)
         fully_shard(trained, mp_policy=plain, **options)
+
+    def _begin(self, weights: Iterable[nn.Parameter]) -> None:
+        """Convert weights that are as in their files, before they are divided."""
+        for weight in weights:
+            if (dtype := self._dtypes.get(id(weight))) is not None:
+                weight.data = weight.data.to(self.ranks.device, dtype)
 
     def _clip(self, max_norm: float) -> Tensor:
         """Clip the gradient to a norm, if it is not 0; return the norm before, that of all parts on all processes."""
@@ -197,9 +212,10 @@ class FullySharded:
             return part.detach()
         return cast("DTensor", part.detach().to(self.ranks.device)).full_tensor()
 
-    def _part(self, whole: Tensor) -> Tensor:
-        """Return this process's part of a tensor that every process holds."""
-        return self._kept(distribute_tensor(whole.detach(), self._mesh, self._placements, src_data_rank=None))
+    def _part(self, whole: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Return this process's part of a tensor that every process holds, converted to a dtype."""
+        part = distribute_tensor(whole.detach(), self._mesh, self._placements, src_data_rank=None)
+        return self._kept(part if dtype is None else part.to(dtype, copy=True))
 
     def _kept(self, part: Tensor) -> Tensor:
         """Return a part where parts are kept; torch makes them on the device of the mesh."""

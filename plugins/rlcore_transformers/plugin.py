@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from rlcore import hookimpl
 from rlcore.hookspecs import Register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlcore.components import Component
+    from rlcore.settings import TrainConfig
 
 _TORCH, _SCHEDULES, _TRANSFORMERS = "torch.optim", "torch.optim.lr_scheduler", "transformers.optimization"
 _OPTIMIZERS = (
@@ -143,3 +151,15 @@ def register_schedulers(register: Register) -> None:
     for name, target, options, summary in _SCHEDULERS:
         config = options and f"rlcore_transformers.optimizers.optimizer_options:{options}Options"
         register(name, target, config=config, summary=summary, formerly=f"rlcore:{name}")
+
+
+@hookimpl
+def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
+    """Note, before anything is built, which model a run divides, so that processes read their own parts of it."""
+    is_own = component.kind == "architectures" and component.dist == "rlcore-transformers"
+    if not is_own or config is None or config.run.shard != "fsdp":
+        return None
+    from rlcore_transformers.models import start
+
+    start.expect(config.model.get("path"))
+    return start.forget

@@ -20,13 +20,13 @@ from rlcore_vision.seeing import ReadImages
 class SeeingDecoder(CausalDecoder):
     """A decoder of prompts with images, whose keys and values are computed once, with those of the prompt."""
 
-    reader: ReadImages
+    reader: ReadImages | None
 
     @torch.no_grad()
     def start(self) -> DecodeStep:
         """Prefill the prompts, and move the positions of what follows them."""
         width = self._length
-        if bool((self._prompts >= FIRST).any()):
+        if self.reader is not None and bool((self._prompts >= FIRST).any()):
             found = self.reader.positions(self._model, self._prompts, self._mask[:, :width])
             if found is not None:
                 self._positions[:, width:] += found[1][:, None]

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoProcessor, PreTrainedModel, ProcessorMixin
+from transformers import AutoProcessor, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
+from rlcore.logging import get_logger
 from rlcore.protocols import HeadBuilder
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.freezing import FROZEN
@@ -26,8 +27,11 @@ from rlcore_vision.families import VISION_LANGUAGE
 from rlcore_vision.image_store import ImageStore
 from rlcore_vision.options import VisionLanguageConfig
 from rlcore_vision.seeing import let_see
-from rlcore_vision.tokenizer import Seeing, make_seeing
+from rlcore_vision.tokenizer import Seeing, TextsOnly, make_blind, make_seeing
 
+log = get_logger("models")
+
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 ENCODERS = ("vision_tower", "vision_model", "visual")
 """What families call their vision encoder."""
 
@@ -63,9 +67,11 @@ def build_vision_language(
         )
     spec = starting_point(spec, start, in_place=True)
     model = loading.load_model(spec, config, VISION_LANGUAGE)
-    seeing: Any = tokenizer if isinstance(tokenizer, Seeing) else _read_processor(spec, tokenizer, config, model)
+    seeing: Any = (
+        tokenizer if isinstance(tokenizer, Seeing | TextsOnly) else _read_processor(spec, tokenizer, config, model)
+    )
     check_vocabulary(model, seeing)
-    reader = let_see(model, seeing.images)
+    reader = let_see(model, getattr(seeing, "images", None))
     prepare(model, config)
     if config.freeze_vision and find_adapters(model) is None:
         freeze_vision(model)
@@ -107,7 +113,11 @@ def _read_processor(spec: Any, given: object, config: VisionLanguageConfig, mode
     Raises:
         ModelError: there is none, or it processes no images.
     """
-    processor = given if isinstance(given, ProcessorMixin) else _load_processor(spec, given, config)
+    is_loaded = isinstance(given, ProcessorMixin | PreTrainedTokenizerBase)
+    processor: Any = given if is_loaded else _load_processor(spec, given, config)
+    if isinstance(processor, PreTrainedTokenizerBase):
+        log.warning("the tokenizer comes without an image processor: rows with images are refused")
+        return make_blind(load_tokenizer(spec, processor, config))
     if not hasattr(processor, "image_processor") or not hasattr(processor, "image_token"):
         raise ModelError(f"tokenizer = {type(processor).__name__}: has no image processor; pass the model's processor")
     plain = load_tokenizer(spec, processor.tokenizer, config)
@@ -120,7 +130,7 @@ def _read_processor(spec: Any, given: object, config: VisionLanguageConfig, mode
     return make_seeing(plain, images)
 
 
-def _load_processor(spec: Any, given: object, config: VisionLanguageConfig) -> ProcessorMixin:
+def _load_processor(spec: Any, given: object, config: VisionLanguageConfig) -> ProcessorMixin | PreTrainedTokenizerBase:
     path = given.get("path") if isinstance(given, Mapping) else given
     own = spec if isinstance(spec, str | os.PathLike) else getattr(spec, "name_or_path", "")
     name = path or own
@@ -132,9 +142,12 @@ def _load_processor(spec: Any, given: object, config: VisionLanguageConfig) -> P
     place = os.fspath(name)
     if not path and existing_path(Path(place, "processor_config.json")) is None:
         place = base_of(place) or place
+    folder = existing_path(place)
+    if folder is not None and folder.is_dir() and not any((folder / file).exists() for file in PROCESSOR_FILES):
+        return load_tokenizer(spec, given, config)
     try:
         with quiet_transformers():
-            loaded: ProcessorMixin = AutoProcessor.from_pretrained(
+            loaded: ProcessorMixin | PreTrainedTokenizerBase = AutoProcessor.from_pretrained(
                 str(existing_path(place) or place), revision=config.revision or "main",
                 trust_remote_code=config.trust_remote_code,
             )  # fmt: skip
@@ -144,3 +157,24 @@ def _load_processor(spec: Any, given: object, config: VisionLanguageConfig) -> P
             f"{place!r}: holds no processor that transformers can load ({first_line(error)}): pass tokenizer=, a "
             "processor, its folder or hub id; or train on texts alone with model.architecture=causal_lm"
         ) from error
+
+
+def _example_model() -> PreTrainedModel:
+    """Return the model that the conformance kit trains on texts: a tiny LLaVA whose encoder is frozen."""
+    import torch
+
+    from rlcore_vision.tiny_families import llava
+
+    config, _ = llava()
+    config.text_config.vocab_size, config.image_token_id = 32, 31
+    config.text_config.eos_token_id = config.eos_token_id = None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: PreTrainedModel = VISION_LANGUAGE.loader.from_config(config)
+    for name in ("vision_tower", "multi_modal_projector"):
+        getattr(model.base_model, name).requires_grad_(False)
+    model.eval()
+    return model
+
+
+build_vision_language.example_model = _example_model  # type: ignore[attr-defined]  # of the Architecture protocol

@@ -110,11 +110,16 @@ def split_images(tokens: Tensor, seen: Tensor, images: ImageStore) -> list[int]:
     return shown
 
 
-def let_see(model: PreTrainedModel, images: ImageStore) -> ReadImages:
-    """Make a model read the tokens of images; of a model that did so in an earlier run, the hook is replaced."""
+def let_see(model: PreTrainedModel, images: ImageStore | None) -> ReadImages | None:
+    """Make a model read the tokens of images; of a model that did so in an earlier run, the hook is replaced.
+
+    Without images, the model reads texts only, and None is returned.
+    """
     earlier = vars(model).pop(HOOK, None)
     if earlier is not None:
         earlier.remove()
+    if images is None:
+        return None
     reader = ReadImages(images)
     vars(model)[HOOK] = model.register_forward_pre_hook(reader, with_kwargs=True)
     return reader

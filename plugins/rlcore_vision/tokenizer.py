@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import DataError, ModelError
-from rlcore_vision.image_rows import TOKEN, is_image, place_images
+from rlcore.types import is_conversation
+from rlcore_vision.image_rows import COLUMNS, TOKEN, is_image, place_images
 
 if TYPE_CHECKING:
     from rlcore_vision.image_store import ImageStore
@@ -82,10 +83,46 @@ class Seeing:
         return messages, names
 
 
+class TextsOnly:
+    """The part of a class of tokenizers that come without an image processor: rows with images are refused."""
+
+    def read_row(self, row: Any, column: str, where: str) -> Any:
+        """Return a row without images as it is.
+
+        Raises:
+            DataError: the row has images.
+        """
+        del column
+        values = row.values() if isinstance(row, Mapping) else [row]
+        talks = [value for value in values if is_conversation(value)]
+        parts = [part for talk in talks for message in talk for part in as_list(message.get("content"))]
+        if any(map(is_image, parts)) or (isinstance(row, Mapping) and any(row.get(name) for name in COLUMNS)):
+            raise DataError(
+                f"{where}: has images, and the run's tokenizer comes without an image processor: pass tokenizer=, the "
+                "model's processor"
+            )
+        return row
+
+
+def make_blind(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """Return a copy of a tokenizer that refuses images, of a subclass of its class."""
+    return _of_subclass(tokenizer, TextsOnly)
+
+
+def as_list(content: Any) -> list[Any]:
+    """Return the parts of a message's content; none of a text."""
+    return list(content) if isinstance(content, list | tuple) else []
+
+
+def _of_subclass(tokenizer: PreTrainedTokenizerBase, part: type) -> Any:
+    kind = type(tokenizer)
+    made: Any = copy.copy(tokenizer)
+    made.__class__ = type(kind.__name__, (part, kind), {"__module__": kind.__module__})
+    return made
+
+
 def make_seeing(tokenizer: PreTrainedTokenizerBase, images: ImageStore) -> Any:
     """Return a copy of a tokenizer that also reads images, of a subclass of its class."""
-    kind = type(tokenizer)
-    seeing = copy.copy(tokenizer)
-    seeing.__class__ = type(kind.__name__, (Seeing, kind), {"__module__": kind.__module__})
+    seeing = _of_subclass(tokenizer, Seeing)
     seeing.images = images
     return seeing

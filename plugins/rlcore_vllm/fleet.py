@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import shutil
-import tempfile
 import threading
 import time
 import weakref
@@ -21,10 +18,9 @@ from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import EngineError, ServerUnavailable
 from rlcore_vllm.launch import free_port, make_own_server
 from rlcore_vllm.own_server import OwnServer
-from rlcore_vllm.weights import check_policy, is_float32, write_adapter, write_base, write_folder, write_weights
+from rlcore_vllm.weight_files import ADAPTER, WeightFiles
+from rlcore_vllm.weights import check_policy, is_float32
 
-ADAPTER = "rlcore-policy"
-"""Name of the adapter on a server."""
 POLL_S = 0.2
 log = get_logger("vllm")
 
@@ -48,10 +44,9 @@ class Fleet:
         self._known: list[VLLMServer] = []
         self._token, self._port = secrets.token_hex(4), 0
         self._own: OwnServer | None = None
-        self._policies = self._written = 0
+        self._policies = 0
         self._lock = threading.Lock()
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._folder: Path | None = None if config.weights_dir is None else Path(config.weights_dir)
+        self._files = WeightFiles(config.weights_dir, has_adapter=config.lora == "adapter")
         self._log_file: Path | None = None
         self._policy: weakref.ref[Any] | None = None
 
@@ -60,7 +55,7 @@ class Fleet:
         ranks = run.ranks
         self.is_main = ranks.is_main
         self._token, self._port = ranks.broadcast((self._token, free_port() if self.config.python else 0))
-        self._folder = self._folder or run.dir / "vllm"
+        self._files.use(run.dir / "vllm")
         self._log_file = run.dir / "vllm.log"
         if not self.config.python:
             ranks.on_main(self._connect)
@@ -70,12 +65,6 @@ class Fleet:
     def model(self) -> str | None:
         """Name of the model to ask for; None if a server has one only."""
         return ADAPTER if self.config.lora == "adapter" else None
-
-    def _place(self) -> Path:
-        if self._folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="rlcore-vllm-")
-            self._folder = Path(self._temporary.name)
-        return self._folder.resolve()
 
     def _make_server(self, url: str) -> VLLMServer:
         return VLLMServer(url, self.config.headers, self.config.start_timeout_s)
@@ -111,7 +100,7 @@ class Fleet:
 
     def _renew(self, policy: Policy, version: str) -> None:
         with self._lock:
-            self._write(policy)
+            self._files.write(policy, self._policies, here=self.is_main)
             self.version = version
         if self.is_main:
             if not self._known:
@@ -162,20 +151,6 @@ class Fleet:
             f"{self.config.start_timeout_s:g} seconds: {', '.join(map(str, self._known))}; see the errors of process 0"
         )
 
-    def _write(self, policy: Policy) -> None:
-        """Write the weights, in process 0; the others take part in gathering them."""
-        place, is_new = self._place() if self.is_main else None, self._written != self._policies
-        model = None if place is None else place / "model"
-        if self.config.lora == "adapter":
-            if is_new:
-                write_base(policy, model)
-            write_adapter(policy, None if place is None else place / "adapter")
-        else:
-            names = write_weights(policy, model)
-            if is_new and model is not None:  # the configuration is that of another policy, or is not there yet
-                write_folder(policy, model, names)
-        self._written = self._policies
-
     def _begin(self, policy: Policy) -> None:
         """Connect to running servers, or start one."""
         if not self.config.python:
@@ -183,7 +158,7 @@ class Fleet:
             return
         server = self._make_server(f"http://127.0.0.1:{self._port or free_port()}")
         self._own = make_own_server(
-            self.config, policy, server, place=self._place(), log_file=self._log_path(),
+            self.config, policy, server, place=self._files.place, log_file=self._log_path(),
             on_restart=lambda: self._load(server),
         )  # fmt: skip
         self._own.start()
@@ -191,16 +166,12 @@ class Fleet:
         self._known = [server]
 
     def _log_path(self) -> Path:
-        return self._log_file or self._place() / "vllm.log"
+        return self._log_file or self._files.place / "vllm.log"
 
     def _load(self, server: VLLMServer) -> None:
         """Let a server load the weights that were written last."""
         with self._lock:
-            place = self._place()
-            if self.config.lora == "adapter":
-                server.load_adapter(str(place / "adapter"), self.version, ADAPTER)
-            else:
-                server.load(str(place / "model"), self.version)
+            self._files.load(server, self.version)
             self.num_loads += 1
 
     def _give(self, server: VLLMServer) -> None:
@@ -264,14 +235,7 @@ class Fleet:
         """End a server that was started, and delete the files of weights; a later `renew` starts anew."""
         self._end_own()
         self.servers, self._known, self.version, self._policy = [], [], "", None
-        if self._temporary is not None:
-            self._temporary.cleanup()
-            self._temporary = self._folder = None
-        elif self._folder is not None and self.is_main:
-            for name in ("model", "adapter", "worker"):
-                shutil.rmtree(self._folder / name, ignore_errors=True)
-            with contextlib.suppress(OSError):  # something else is in it
-                self._folder.rmdir()
+        self._files.close(here=self.is_main)
 
 
 def _version_of(server: VLLMServer) -> str | None:

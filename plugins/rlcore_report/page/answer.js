@@ -2,7 +2,7 @@
 /** Return a difference with as many digits as its interval has a use for. */
 function withInterval({ before, after, half }) {
   if (half === null) return signed(after - before);
-  const digits = half > 0 ? Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(half)))) : 2;
+  const digits = half > 1e-9 * Math.abs(after) ? Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(half)))) : 2;
   return `${after > before ? "+" : ""}${(after - before).toFixed(digits)} ± ${half.toFixed(digits)}`;
 }
 function Answer({ run, i }) {

@@ -1,5 +1,6 @@
 // The curves of a chart as the view wants them, and the chart that uPlot draws of them.
 const AXES = { step: "step", tokens: "tokens", time: "seconds" };
+const WHOLE = [1, 2, 5].flatMap((digit) => [...Array(13).keys()].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
 const NEAR = 3; // pixels within which a curve's own step counts as the step under the pointer
 
 function smoothed(values, weight) {
@@ -83,7 +84,7 @@ function plotInto(box, curves, { height, hover, zoomTo }) {
     scales: { x: { time: false }, y: logs ? { distr: 3 } : { range: limits } },
     cursor: { sync: { key: "x", filters: { pub: (kind) => !kind.startsWith("mouseup") && !kind.startsWith("mousedown") } },
       dataIdx: ownIndex, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => null } },
-    axes: [{ ...axis, size: 32, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : large(tick))) },
+    axes: [{ ...axis, size: 32, incrs: view.x === "step" ? WHOLE : undefined, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : large(tick))) },
       { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
   }, columnsOf(curves), box);
 }

@@ -1,9 +1,10 @@
 """Tests of the report in headless Chromium, which also write the pictures of the docs if RLCORE_SCREENSHOTS is set.
 
-    export RLCORE_SCREENSHOTS=docs/images RLCORE_PICTURED_RUN=runs/randomwalks-ppo
-    python -m pytest tests/reports/test_browser.py
+    export RLCORE_SCREENSHOTS=docs/images RLCORE_PICTURED_RUN=runs/randomwalks-ppo RLCORE_PICTURED_RUNS=runs
+    python -m pytest -m "slow or not slow" plugins/rlcore_report/tests/test_browser.py \\
+        plugins/rlcore_report/tests/test_dashboard_browser.py
 
-The run of the first picture is that of docs/examples/randomwalks.py.
+The run of the first picture is that of docs/examples/randomwalks.py, the list is of it and of other runs of the task.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import address_of, make_run, picture, pictured_runs, write_lines
+from report_runs import HOSTILE, address_of, make_run, picture, pictured_runs, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore_report.local_server import ReportServer
@@ -59,7 +59,7 @@ def test_the_list_opens_compares_sorts_and_filters_and_the_address_has_the_view(
     page.set_viewport_size({"width": 1400, "height": 900})
     page.locator("table.list tbody tr").first.wait_for()
     page.locator("td.said.pending").first.wait_for(state="detached", timeout=300_000)
-    picture(page, "dashboard")
+    picture(page.locator("#page"), "dashboard")
     names = page.locator("td.run a").all_inner_texts()
     page.get_by_role("button", name="run", exact=True).click()
     assert page.locator("td.run a").all_inner_texts() == sorted(names)
@@ -260,3 +260,29 @@ def test_completions_show_turns_and_text_as_it_looks(open_page: Open, tmp_path: 
     )
     assert style == ["plaintext", "4", "pre-wrap"]
     assert opened.problems == []
+
+
+def test_a_hostile_run_is_listed_and_opened_as_text(
+    open_page: Open, serve: Callable[..., ReportServer], tmp_path: Path
+) -> None:
+    name = "<img src=x onerror=window.ran=1>"
+    run = make_run(tmp_path / "runs" / name, steps=6)
+    config = RunDir(run).config.read_text()
+    RunDir(run).config.write_text(config.replace("path: tiny", "path: </script><script>window.ran=1</script>"))
+    write_lines(RunDir(run).metrics, [{"step": 1, "reward/mean": 1.0, HOSTILE: 2.0}])
+    opened = open_page(serve([], roots=[tmp_path / "runs"]).url)
+    page = opened.page
+    link = page.locator("td.run a")
+    link.wait_for()
+    assert link.inner_text() == name
+    assert "<script>" in page.locator("td.model").inner_text()
+    link.click()
+    page.locator(".answer-card").wait_for()
+    page.fill("#metric", "window")
+    page.locator(".group .chart canvas").wait_for()
+    hostile = "#full=<img src=x onerror=window.ran=1>&metric=<script>&run=../../etc&zoom=a&zoom=b&hide=<b>&smooth=1e999"
+    page.evaluate("hash => { location.hash = hash; }", hostile)
+    page.get_by_text("there is no such run").wait_for()
+    assert page.evaluate("window.ran") is None
+    assert page.locator("img").count() == 0
+    assert [problem for problem in opened.problems if "404" not in problem] == []

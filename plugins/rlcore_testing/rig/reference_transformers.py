@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 
 from rlcore.types import Trajectories
 
@@ -81,6 +88,8 @@ def read_folders(folders: Sequence[str], sequences: Sequence[Sequence[int]], tex
 def _read_folder(folder: str, sequences: Sequence[Sequence[int]], text: str) -> dict[str, Any]:
     config = AutoConfig.from_pretrained(folder)
     loader: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    if not config.is_encoder_decoder and hasattr(config, "vision_config"):
+        loader = AutoModelForImageTextToText
     model, loading = loader.from_pretrained(folder, output_loading_info=True)
     logits = [logits_after(model, tokens[:1], tokens[1:]).tolist() for tokens in sequences]
     return {

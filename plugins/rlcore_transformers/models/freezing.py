@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
+from rlcore_transformers.models.start import share
 
 FROZEN = "frozen_by_rlcore"
 """Marks a parameter that a run froze, to distinguish it in the next run from parameters that the user froze."""
@@ -128,7 +129,7 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     layers it shares their trunk, for any architecture, with tied embeddings or not.
     """
     shared = {id(p): p for p in model.parameters() if not p.requires_grad}
-    twin: PreTrainedModel = copy.deepcopy(model, shared)
+    twin: PreTrainedModel = copy.deepcopy(model, share(model) | shared)
     for parameter in twin.parameters():
         if id(parameter) not in shared:
             parameter.requires_grad_(False)

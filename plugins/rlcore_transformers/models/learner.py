@@ -21,6 +21,7 @@ from rlcore_transformers.models.peft.adapters import find_adapters
 from rlcore_transformers.models.peft.layers import merged_weights
 from rlcore_transformers.models.quantization import is_quantized
 from rlcore_transformers.models.save_load import export_policy, load_policy, read_heads, save_policy, save_start
+from rlcore_transformers.models.start import complete, start_dtypes
 
 M = TypeVar("M", bound=ModelModule)
 
@@ -56,11 +57,33 @@ class ModelLearner(DividedModule, Generic[M]):
         return self.model.device
 
     def to(self, device: torch.device) -> None:
-        """Move the model and its heads to `device`."""
-        self.module.to(device)
+        """Move the model and its heads to `device`, but not weights of which processes move their own parts later."""
+        waiting = self.start_dtypes()
+        if not waiting:
+            self.module.to(device)
+            return
+        for each in (*self.module.parameters(), *self.module.buffers()):
+            if id(each) not in waiting:
+                each.data = each.data.to(device)
+
+    def start_models(self) -> Sequence[object]:
+        """Return the models whose weights may be as in their files."""
+        return (self.model,)
+
+    def start_dtypes(self) -> dict[int, torch.dtype]:
+        """Return the dtypes that weights shall have which are as in their files, by the id of the parameter.
+
+        What divides them converts each process's part, and calls `started`.
+        """
+        return start_dtypes(*self.start_models())
+
+    def started(self) -> None:
+        """Note that the weights are no longer those in the files; those that still are become so."""
+        complete(*self.start_models())
 
     def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         """Score through `forward` instead of the module, and run all passes inside the context `autocast()` returns."""
+        self.started()
         self._forward, self._autocast = forward, autocast
 
     def check_divisible(self, strategy: str) -> None:

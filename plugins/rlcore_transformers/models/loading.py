@@ -27,6 +27,7 @@ from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 from rlcore.sharding.tensor_file import PARTS
+from rlcore_transformers.models import start
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.hub import (
     DESCRIBED,
@@ -74,7 +75,8 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
         name, base = os.fspath(spec), base_of(os.fspath(spec))
         if base and isinstance(name, ConfigOnly):
             base = ConfigOnly(base)
-        model = from_pretrained(kind.loader, base or name, config, **quantization)
+        as_in_files = None if base else _as_in_files(kind, name, config)
+        model = as_in_files or from_pretrained(kind.loader, base or name, config, **quantization)
         attach(model, spec) if base else activate(model)
     else:
         raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
@@ -87,6 +89,15 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
         fuse_activations(model)
     model.eval()
     return model
+
+
+def _as_in_files(kind: Kind, name: str, config: LanguageModelConfig) -> PreTrainedModel | None:
+    """Return a model that the run divides, in the dtype of its files; None if it is to be loaded as usual."""
+    options = start.options_in_files(name, config)
+    if options is None:
+        return None
+    model: PreTrainedModel = from_pretrained(kind.loader, name, options)
+    return model if start.mark(model, config.dtype) else None
 
 
 def set_attention(model: PreTrainedModel, attention: str) -> None:

@@ -73,9 +73,14 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
 
     def to(self, device: torch.device) -> None:
         """Move the model, its heads and its reference to `device`."""
+        is_waiting = bool(self.start_dtypes())
         super().to(device)
-        if isinstance(self.reference, PreTrainedModel):
+        if isinstance(self.reference, PreTrainedModel) and not is_waiting:
             self.reference.to(device)  # type: ignore[arg-type]
+
+    def start_models(self) -> Sequence[object]:
+        """Return the models whose weights may be as in their files: the model and its reference."""
+        return (self.model, self.reference)
 
     def use_decoder(self, wrap: Callable[[MakeDecoder], MakeDecoder]) -> None:
         """Make decoders with the function that `wrap` returns; `wrap` receives the one that makes the core's."""

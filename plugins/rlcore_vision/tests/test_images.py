@@ -17,6 +17,8 @@ from rlcore.errors import DataError, ModelError
 from rlcore.settings import DataConfig
 from rlcore_transformers.data.samples import build_samples
 from rlcore_vision.image_store import FIRST, ImageStore
+from rlcore_vision.model import build_vision_language
+from rlcore_vision.options import VisionLanguageConfig
 from rlcore_vision.pictures import open_picture
 from rlcore_vision.tiny_families import FAMILIES
 
@@ -162,3 +164,13 @@ def test_an_image_in_a_turn_of_the_assistant_is_refused(policy: Any) -> None:
 def test_an_image_of_another_process_is_refused() -> None:
     with pytest.raises(ModelError, match="has not read"):
         store_of().pixels([FIRST])
+
+
+def test_a_tokenizer_without_an_image_processor_reads_texts_only() -> None:
+    config, processor = FAMILIES["llava"]()
+    blind = build_vision_language(config, VisionLanguageConfig(), tokenizer=processor.tokenizer)
+    assert [len(prompt.tokens) for prompt in prompts_of(blind, ["red green"])] == [2]
+    talk = [{"role": "user", "content": [{"type": "image", "image": picture(1)}, TEXT]}]
+    for row in ({"prompt": "red", "images": [picture(1)]}, {"prompt": talk}, talk):
+        with pytest.raises(DataError, match="the model's processor"):
+            prompts_of(blind, [row])

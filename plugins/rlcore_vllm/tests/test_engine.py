@@ -28,11 +28,13 @@ from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_vllm import own_server
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import StaleWeights
+from rlcore_vllm.generation import PATH, Completion
 from rlcore_vllm.vllm_sampler import VLLMSampler
 
 pytestmark = pytest.mark.engine
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
+RECORDED = Path(__file__).with_name("recorded_answer.json")
 SAMPLING = SamplingConfig(max_new_tokens=8)
 ROWS = [Prompt("", tokens) for tokens in ((0, 1), (2, 3, 4), (5,), (6, 14, 26, 14, 13), (0, 1), (0, 1))]
 SEEDS = [2**62 + row for row in range(len(ROWS))]
@@ -93,6 +95,30 @@ def test_log_probs_equal_the_policys_after_every_update(
             perturb(policy)
     finally:
         sampler.close()
+
+
+def form_of(value: Any) -> Any:
+    """Return a value of JSON with types in place of what varies."""
+    if isinstance(value, dict):
+        return {name: form_of(each) for name, each in value.items()}
+    return [form_of(value[0])] if isinstance(value, list) and value else type(value).__name__
+
+
+def test_an_answer_has_the_form_that_the_stand_in_answers_in(engine: dict[str, Any], tmp_path: Path) -> None:
+    """RLCORE_RECORD=1 writes the answer that the stand-in answers in the form of."""
+    policy, sampler = make_policy(tiny_gpt2), VLLMSampler(VLLMConfig(weights_dir=str(tmp_path), **engine))
+    try:
+        sampler(policy, ROWS, SAMPLING, row_seeds=SEEDS)
+        (server,) = sampler._fleet.servers
+        asked = [Completion((3,), 20, seed, SamplingConfig(), (EOS,)) for seed in range(100)]
+        replies = (server._call("POST", PATH, each.body()).json() for each in asked)
+        answer = next(reply for reply in replies if reply["choices"][0]["finish_reason"] == "stop")
+    finally:
+        sampler.close()
+    answer |= {"request_id": "generate-tokens-1", "model": "model", "created": 0}
+    if os.environ.get("RLCORE_RECORD"):
+        RECORDED.write_text(json.dumps(answer, indent=1) + "\n")
+    assert form_of(answer) == form_of(json.loads(RECORDED.read_text()))
 
 
 def test_a_row_depends_on_its_own_seed_alone(engine: dict[str, Any], tmp_path: Path) -> None:

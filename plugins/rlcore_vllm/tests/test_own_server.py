@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,25 @@ def options(stand_in: StandIn, tmp_path: Path) -> dict[str, Any]:
     port = stand_in.url.rpartition(":")[2]
     env = {"FAKE_VLLM_REPORT": str(tmp_path / "report.json"), "STAND_IN_PORT": port}
     return {"python": str(python), "env": env, "start_timeout_s": 60.0}
+
+
+def hold_after(stand_in: StandIn, count: int) -> Callable[[], None]:
+    """Answer so many requests, and the others only when the function that is returned has been called.
+
+    Without it, a server may have answered all of them before it is killed.
+    """
+    generate, lock, num_asked, released = stand_in.generate, threading.Lock(), [0], threading.Event()
+
+    def held(body: dict[str, Any]) -> tuple[int, Any]:
+        with lock:
+            num_asked[0] += 1
+            waits = num_asked[0] > count
+        if waits:
+            released.wait(300)
+        return generate(body)
+
+    stand_in.generate = held  # type: ignore[method-assign]
+    return released.set
 
 
 def report(options: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +117,9 @@ def test_a_server_that_is_killed_is_started_again_and_nothing_is_lost(options: d
     assert all((one == other).all() for one, other in zip(weights(killed), weights(whole), strict=True))
 
 
-def test_a_server_that_is_killed_while_it_samples_is_asked_again(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_server_that_is_killed_while_it_samples_is_asked_again(
+    stand_in: StandIn, options: dict[str, Any], tmp_path: Path
+) -> None:
     sampler = VLLMSampler(VLLMConfig(weights_dir=str(tmp_path / "weights"), **options))
     policy, rows, killed = make_policy(), ROWS * 20, []
 
@@ -105,9 +127,11 @@ def test_a_server_that_is_killed_while_it_samples_is_asked_again(options: dict[s
         if not killed:
             killed.append(report(options)["pid"])
             os.kill(killed[0], signal.SIGKILL)
+            release()
 
     try:
         whole = sampler(policy, rows, SAMPLING, row_seeds=list(range(40)))
+        release = hold_after(stand_in, 4)
         again = sampler(
             policy, rows, SamplingConfig(max_new_tokens=5, batch_size=4), row_seeds=list(range(40)), on_batch=kill
         )
@@ -127,9 +151,11 @@ def test_a_server_that_was_started_again_is_checked_before_its_samples_are_used(
         if not stand_in.keeps_weights:
             stand_in.keeps_weights = True
             os.kill(report(options)["pid"], signal.SIGKILL)
+            release()
 
     try:
         sampler(policy, ROWS, SAMPLING, row_seeds=[1, 2])
+        release = hold_after(stand_in, 4)
         with pytest.raises(StaleWeights):
             sampler(
                 policy, ROWS * 20, SamplingConfig(max_new_tokens=5, batch_size=4), row_seeds=list(range(40)),

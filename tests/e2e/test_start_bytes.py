@@ -1,0 +1,46 @@
+"""Tests that a rank that divides a model reads its own rows, and never holds the whole model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from e2e_processes import run_ranks
+from planned_models import make_folder, ppo_run
+from safetensors.torch import load_file
+from test_asked_weights import BLOCK, HEAD, OUTSIDE, WHOLE
+from transformers import AutoModelForCausalLM
+from warm_python import WarmPython
+
+CHILD = str(Path(__file__).with_name("e2e_start_bytes.py"))
+REST = 600_000
+"""Bytes of the batches with which the model is tried out before training."""
+
+
+@pytest.mark.slow
+def test_a_rank_holds_its_own_rows_of_a_model_at_the_start(warm_python: WarmPython, tmp_path: Path) -> None:
+    """The files have 16 bits a weight and the run 32; for the KL penalty of PPO a reference is divided beside it."""
+    folder = make_folder(tmp_path / "start")
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    values = ppo_run(folder, "fsdp")
+    found, weights = dict[str, list[dict[str, Any]]](), []
+    for how in ("usual", "rows"):
+        place = tmp_path / how
+        place.mkdir()
+        run = values["run"] | {"root": str(place), "steps": 2}
+        (place / "run.json").write_text(json.dumps(values | {"run": run}))
+        done = run_ranks(warm_python, 2, [CHILD, str(place), str(place / "run.json"), how])
+        assert done.returncode == 0, done.stderr[-3000:]
+        found[how] = [json.loads((place / f"start-{rank}.json").read_text()) for rank in range(2)]
+        weights.append(load_file(place / "run/model/model.safetensors"))
+    print(found)
+    parts = WHOLE - HEAD // 2  # half of the model, of the head and of the reference
+    for usual, rows in zip(found["usual"], found["rows"], strict=True):
+        assert usual["peak"] >= 2 * WHOLE
+        assert parts <= rows["held"] <= parts + REST
+        assert rows["peak"] <= parts + OUTSIDE + HEAD + BLOCK + REST
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
