@@ -24,7 +24,8 @@ mps = torch.backends.mps.is_available()
 print(json.dumps({
     "version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
     "threads": torch.get_num_threads(),
-    "devices": [cuda.get_device_name(i) for i in range(cuda.device_count())] + ["mps"] * mps,
+    "devices": [cuda.get_device_name(i) for i in range(cuda.device_count())]
+    + ["mps (not used: it has no float64)"] * mps,
 }))
 """
 
