@@ -389,10 +389,13 @@ def find_parallel_files() -> ParallelFiles | None:
 
 
 @hookspec
-def find_processes() -> Processes | None:
+def find_processes(cluster: Any) -> Processes | None:
     """Return what starts and watches the processes of a run, or None.
 
-    Called for `run.processes`, and once in every run, until a plugin has a result.
+    Called for `run.processes` and `run.cluster`, and once in every run, until a plugin has a result.
+
+    Args:
+        cluster: `run.cluster`, for which a plugin that does not know it has no result; None in the run itself.
 
     Returns:
         None, or an object with the methods `start`, `accept_launch` and `watch` of `rlcore.protocols.Processes`.

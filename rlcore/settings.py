@@ -143,13 +143,9 @@ class RunConfig:
         "instead of the whole round, in a worker thread",
     )
     reward_timeout_s: float | None = option(
-        None,
-        "end the run if one call of a reward or metric function takes longer than this; functions are then called in a "
-        "thread of their own",
-        gt=0,
-        le=1e9,
-        unit="seconds",
-    )
+        None, "end the run if one call of a reward or metric function takes longer than this; functions are then "
+        "called in a thread of their own", gt=0, le=1e9, unit="seconds",
+    )  # fmt: skip
     check_functions: bool = option(
         True,
         "call each reward and metric function of your own with two rows and example answers before the model is "
@@ -175,11 +171,11 @@ class RunConfig:
         "the latter",
     )
     processes: int = option(
-        1,
-        "processes that `rlcore train` starts on this machine, each with a GPU of its own if there are GPUs; "
-        "a program that calls rlcore.train is started with torchrun instead",
-        ge=1,
-        le=1024,
+        1, "processes that `rlcore train` starts on this machine, each with a GPU of its own if there are GPUs; "
+        "a program that calls rlcore.train is started with torchrun instead", ge=1, le=1024,
+    )  # fmt: skip
+    cluster: Any = option(
+        None, "start the processes on the machines of a cluster instead: `ray`, or {name: ray, options}; one is enough"
     )
     timeout_s: float = option(
         600.0,
@@ -247,8 +243,8 @@ class DataConfig:
 
     prompts: Any = option(
         None,
-        "list of rows, path of a .jsonl, .json, .csv, .parquet or .txt file, list of such paths, `module:function`, or "
-        "hub data set",
+        "list of rows, path of a .jsonl, .json, .csv, .tsv, .parquet or .txt file, pattern or list of such paths, "
+        "`module:function`, hub data set, or mixture, a list of {path, name, weight, limit, columns}",
     )
     samples: Any = option(None, "demonstrations, in the same forms as `prompts`")
     eval_prompts: Any = option(None, "evaluation prompts, in the same forms; default: the first training prompts")

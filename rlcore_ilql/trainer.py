@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlcore import ops
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Run, disable_dropout, stack_samples, validate
+from rlcore.training import Meter, Run, disable_dropout, stack_samples, validate
 from rlcore.types import Metrics, Trajectories
 from rlcore_ilql.config import ILQLConfig, q_heads, workload
 from rlcore_ilql.loss import awac_loss, cql_loss, lowest, q_loss, value_loss
@@ -34,7 +34,7 @@ class ILQLTrainer:
             disable_dropout(self._policy.module)
         self._policy.module.train()
         self.returns = read_returns(run.data.sample_rewards, run.samples, standardise=config.standardise_rewards)
-        self.order = Order(len(run.samples), run.config.run.seed)
+        self.order = run.data.order(run.samples)
         run.plan_steps(-(-len(run.samples) // config.batch_size))
         self.updater = run.updater(self._policy, config.optimizer)
         if run.data.eval_samples:

@@ -55,7 +55,7 @@ class PPOTrainer:
         self._policy = run.build(value_head=True, reference=self.penalised)
         disable_dropout(self._policy.module)
         self._policy.module.train()
-        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.order = run.data.order(run.prompts)
         self.store = run.make_store()
         run.plan_steps(len(run.prompts) / config.rollouts)
         self.updates_per_round = config.epochs * -(-config.rollouts // config.batch_size)

@@ -12,7 +12,15 @@ same number of steps by
   * `distill` with half of the rows sampled by the student (Jensen-Shannon, beta 0.5),
   * `distill_prompts` on the student's own translations of 3000 numbers without any (reverse KL), and
   * `distill_prompts` on the teacher's translations of these (sequence-level).
-Measured is the share of completely correct greedy translations of 500 other numbers.
+Measured is the share of completely correct greedy translations of 500 other numbers:
+
+    seed   teacher   before   sft    forward KL   half on-policy   on-policy   sequence-level
+    0      .996      .824     .938   .936         .928             .958        .984
+    1      .994      .804     .930   .932         .924             .976        .990
+    2      .996      .922     .946   .942         .940             .972        .994
+
+The teacher's distributions on the 300 pairs, which the teacher knows almost with certainty, are worth no more than the
+pairs. The 3000 further prompts are: the student's own translations of them, and even more so the teacher's.
 """
 
 from __future__ import annotations
@@ -32,6 +40,7 @@ import rlcore
 
 NUM_HELD_OUT, NUM_TAUGHT, NUM_PAIRS, NUM_PROMPTS = 500, 3000, 300, 3000
 COMMON = {"batch_size": 32, "optimizer": {"lr": 3e-3, "scheduler": "linear"}}
+FURTHER = {"lr": 1e-3, "scheduler": "linear"}
 GEN = {"max_new_tokens": 14}
 EVAL = {"gen": {"temperature": 0}, "batch_size": 500, "show": 0}
 WAYS: dict[str, dict[str, Any]] = {
@@ -70,7 +79,7 @@ def main() -> None:
         given = {"prompts": rows(prompts)} if way["name"] == "distill_prompts" else {"samples": samples(pairs)}
         named = {} if way["name"] == "sft" else {"teacher": str(teacher.run_dir / "model")}
         student = rlcore.train(
-            str(start.run_dir / "model"), trainer={**COMMON, **way, **named},
+            str(start.run_dir / "model"), trainer={**COMMON, "optimizer": FURTHER, **way, **named},
             run={"steps": options.steps, "seed": options.seed, **folder_of(options.out, label.replace(" ", "-"))},
             **given, **common,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from rlcore.config import unstructure
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.settings import SamplingConfig
-from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, micro_batches, minibatches
+from rlcore.training import Meter, Run, disable_dropout, gather_round, micro_batches, minibatches
 from rlcore.types import Metrics, Trajectories
 from rlcore_ddpo.config import KIND, DDPOConfig, check
 from rlcore_ddpo.denoising import Denoiser
@@ -66,7 +66,7 @@ class DDPOTrainer:
                 "to learn; set more steps"
             )
         self.sampler = ImageSampler(self.denoiser, config, run)
-        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.order = run.data.order(run.prompts)
         self.statistics = PromptStatistics(size=config.stats_size, min_count=config.stats_min_count)
         run.plan_steps(len(run.prompts) / config.rollouts)
         updates = config.epochs * -(-config.rollouts // config.batch_size)

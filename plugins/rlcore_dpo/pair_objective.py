@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import torch
@@ -15,7 +15,7 @@ from rlcore.protocols import Policy
 from rlcore.types import Trajectories
 from rlcore_dpo import loss as losses
 from rlcore_dpo.config import SMOOTHED, WITHOUT_REFERENCE, DPOConfig, beta_of, smoothing_of, weights_of
-from rlcore_dpo.reference import Reference, summed
+from rlcore_dpo.reference import summed
 from rlcore_preferences.preferences import Pair, flaw_of, stack_pairs, usable_pairs
 
 ROUNDING = 1e-6
@@ -97,6 +97,21 @@ def _check_pair(row: Any, what: str) -> None:
         )
 
 
+class PairReference(Protocol):
+    """What the losses of pairs need of a reference."""
+
+    is_used: bool
+    """Whether the losses compare with it."""
+
+    def logprobs(self, part: Trajectories) -> Tensor:
+        """Return the reference's log-prob of each answer: float[B].
+
+        Args:
+            part: B answers after their prompts.
+        """
+        ...
+
+
 class PairObjective:
     """The losses of pairs.
 
@@ -104,13 +119,16 @@ class PairObjective:
         config: the trainer's options, resolved.
         policy: the policy.
         reference: the reference.
+        temperature: divisor of the policy's logits; 1 for answers that no policy of this run has sampled.
     """
 
     group = 2
     stack = staticmethod(stack_pairs)
 
-    def __init__(self, config: DPOConfig, policy: Policy, reference: Reference) -> None:
-        self.config, self.policy, self.reference = config, policy, reference
+    def __init__(
+        self, config: DPOConfig, policy: Policy, reference: PairReference, *, temperature: float = 1.0
+    ) -> None:
+        self.config, self.policy, self.reference, self.temperature = config, policy, reference, temperature
         self.terms = terms_of(config)
 
     def loss_of(self, batch: Trajectories) -> Callable[[Trajectories], tuple[Tensor, dict[str, Tensor]]]:
@@ -127,7 +145,8 @@ class PairObjective:
             sft_weight: factor of the negative log-likelihood of each chosen answer.
         """
         is_full = self.config.nll == "full" and bool(self.config.sft_coef)
-        logprobs = self.policy.score(with_prompts(part) if is_full else part).logprobs
+        outputs = self.policy.score(with_prompts(part) if is_full else part, temperature=self.temperature)
+        logprobs = outputs.logprobs
         sums = summed(logprobs, part.action_mask)
         ratios = sums - self.reference.logprobs(part) if self.reference.is_used else sums
         preference, metrics = self._preference(part, sums, ratios)

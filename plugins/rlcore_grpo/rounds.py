@@ -65,7 +65,7 @@ class Rounds:
     def __init__(self, config: GRPOConfig, run: Run, policy: Policy) -> None:
         self.config, self.run, self._policy = config, run, policy
         self.num_prompts = config.rollouts // config.num_generations
-        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.order = run.data.order(run.prompts)
         self.longest = longest_response(config, run)
         check_sampling(config, run.config.gen, self.longest)
         if config.zero_spread == "refill" and run.config.run.asynchronous:
@@ -203,8 +203,9 @@ class Rounds:
             last = ops.place_last(scored.scores, batch.action_mask)
             batch = batch.with_columns(**{REWARDS: last if scored.dense is None else scored.dense})
         nothing = attrs.evolve(
-            scored, outputs=[], scores=scored.scores[:0], dense=None, by_name={name: [] for name in scored.by_name}
-        )
+            scored, outputs=[], scores=scored.scores[:0], dense=None, numbers={},
+            by_name={name: [] for name in scored.by_name},
+        )  # fmt: skip
         self._nothing = batch.rows(torch.zeros(0, dtype=torch.long)), nothing
         return batch, scored
 

@@ -16,6 +16,7 @@ from rlcore_preferences.answers import Exchange, number_rows, read_content, toke
 from rlcore_preferences.preferences import Pair, read_preference
 from rlcore_preferences.token_rows import are_token_ids, read_token_ids
 from rlcore_transformers.data.chat import template_variables
+from rlcore_transformers.data.mixtures import mixing
 from rlcore_transformers.data.rows import ANSWERS, load_rows
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class LabelledSample:
     label: bool
 
 
+@mixing
 def build_unpaired(
     source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
 ) -> list[LabelledSample | Pair]:

@@ -17,6 +17,7 @@ from rlcore.types import Sample, Trajectories, stack_samples, without_none
 from rlcore_preferences.answers import Content, Exchange, number_rows, read_content, tokenise_answers
 from rlcore_preferences.token_rows import are_token_ids, read_token_ids
 from rlcore_transformers.data.chat import template_variables
+from rlcore_transformers.data.mixtures import mixing
 from rlcore_transformers.data.rows import ANSWERS, load_rows
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Pair:
     ref_logprobs: tuple[float, float] | None = None
 
 
+@mixing
 def build_preferences(
     source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
 ) -> list[Pair]:

@@ -32,7 +32,7 @@ LISTEN_S = 2.0
 POLL_S = 0.3
 """How long a signal may wait until it is passed on."""
 END_S = 15.0
-"""How long the other ranks may take to end after one has failed: they notice by themselves, and say what they saw."""
+"""How long the actors may take to end."""
 FIRST_TIME = 1 << 63
 
 
@@ -191,7 +191,7 @@ class _Start:
                     if end.code and self._failed_at is None:
                         self._failed_at = time.monotonic()
             self._pass_on()
-            if self._failed_at is not None and time.monotonic() > self._failed_at + END_S:
+            if self._failed_at is not None and time.monotonic() > self._failed_at + self.launch.end_timeout_s:
                 self._kill()
 
     def _listen(self, rank: int) -> Any:

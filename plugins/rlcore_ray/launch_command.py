@@ -6,8 +6,11 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, cast
 
 import attrs
+
+from rlcore_ray.cluster_config import ClusterConfig
 
 FORWARDED = ("RLCORE_", "HF_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_PARALLELISM")
 """Beginnings of the names of variables that ranks get from the environment of the command."""
@@ -27,6 +30,8 @@ class Launch:
         restarts: how often all ranks are started again after one has failed.
         env: names of further variables that ranks get.
         start_timeout_s: longest time until the cluster has room.
+        end_timeout_s: how long the other ranks may take to end after one has failed: they notice by themselves, and
+            say what they saw.
     """
 
     words: Sequence[str]
@@ -38,6 +43,13 @@ class Launch:
     restarts: int = 0
     env: Sequence[str] = ()
     start_timeout_s: float = 600.0
+    end_timeout_s: float = 15.0
+
+    @classmethod
+    def of(cls, options: ClusterConfig, processes: int, words: Sequence[str]) -> Launch:
+        """Return what `run.cluster` starts."""
+        own = {name: value for name, value in attrs.asdict(cast("Any", options)).items() if name != "name"}
+        return cls(words=words, processes=processes, **own)
 
     def forwarded(self) -> dict[str, str]:
         """Return the variables that ranks get from this process."""
@@ -74,6 +86,10 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     parser.add_argument(
         "--start-timeout", type=float, default=600.0, metavar="SECONDS", help="longest time until there is room"
     )
+    parser.add_argument(
+        "--end-timeout", type=float, default=15.0, metavar="SECONDS",
+        help="longest time that the other processes may take to end after one has failed (default: 15)",
+    )  # fmt: skip
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="a command of rlcore")
     return partial(_run, parser)
 
@@ -94,6 +110,6 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         Launch(
             words=arguments.command, processes=arguments.processes, address=arguments.address, cpus=arguments.cpus,
             gpus=arguments.gpus, spread=arguments.spread, restarts=arguments.restarts, env=arguments.env,
-            start_timeout_s=arguments.start_timeout,
+            start_timeout_s=arguments.start_timeout, end_timeout_s=arguments.end_timeout,
         )
     )  # fmt: skip

@@ -1,9 +1,14 @@
-"""Registration of the sampler `ray` and of the command `ray`; light, since every command imports it."""
+"""Registration of the sampler `ray`, the command `ray` and `run.cluster`; light, since every command imports it."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from rlcore import hookimpl
 from rlcore.hookspecs import Register
+
+if TYPE_CHECKING:
+    from rlcore.protocols import Processes
 
 
 @hookimpl
@@ -25,3 +30,14 @@ def register_commands(register: Register) -> None:
         "rlcore_ray.launch_command:command",
         summary="run a command in several processes on the machines of a Ray cluster",
     )
+
+
+@hookimpl
+def find_processes(cluster: Any) -> Processes | None:
+    """Return what starts the processes of a run on a Ray cluster, if `run.cluster` names it."""
+    if not cluster:
+        return None
+    from rlcore_ray.cluster_config import is_ray
+    from rlcore_ray.cluster_processes import ClusterProcesses
+
+    return ClusterProcesses(cluster) if is_ray(cluster) else None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, warn_of_bias
+from rlcore.training import Meter, Run, disable_dropout, gather_round, warn_of_bias
 from rlcore.types import Metrics, Trajectories
 from rlcore_reinforce.config import ReinforceConfig
 from rlcore_reinforce.loss import leave_one_out, policy_loss
@@ -36,7 +36,7 @@ class ReinforceTrainer:
         self._policy = run.build()
         disable_dropout(self._policy.module)
         self._policy.module.train()
-        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.order = run.data.order(run.prompts)
         self.store = run.make_store()
         run.plan_steps(len(run.prompts) / config.rollouts)
         self.updater = run.updater(self._policy, config.optimizer)

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import SequenceScorer
-from rlcore.training import Meter, Order, Run, by_block, disable_dropout, eval_mode, micro_batches
+from rlcore.training import Meter, Run, by_block, disable_dropout, eval_mode, micro_batches
 from rlcore.types import Metrics, Trajectories
 from rlcore_reward.config import ProcessRewardConfig
 from rlcore_reward.loss import step_loss
@@ -42,7 +42,7 @@ class ProcessRewardTrainer:
         self.scorer.module.train()
         self.rows = self.usable(run.samples, "samples")
         self.held_out = self.usable(run.data.eval_samples, "eval_samples") if run.data.eval_samples else []
-        self.order = Order(len(self.rows), run.config.run.seed)
+        self.order = run.data.order(self.rows, of=run.samples)
         run.plan_steps(-(-len(self.rows) // config.batch_size))
         self.updater = run.updater(self.scorer, config.optimizer)
         if self.held_out:

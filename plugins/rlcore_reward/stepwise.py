@@ -11,6 +11,7 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import Sample
 from rlcore_preferences.answers import number_rows
+from rlcore_transformers.data.mixtures import mixing
 from rlcore_transformers.data.rows import ANSWERS, load_rows
 from rlcore_transformers.data.tokens import (
     encode,
@@ -46,6 +47,7 @@ class SteppedSample:
     labels: tuple[int, ...]
 
 
+@mixing
 def build_stepwise(
     source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
 ) -> list[SteppedSample]:

@@ -13,7 +13,6 @@ from rlcore.logging import get_logger
 from rlcore.protocols import SequenceScorer
 from rlcore.training import (
     Meter,
-    Order,
     Run,
     by_block,
     disable_dropout,
@@ -45,7 +44,7 @@ class RewardTrainer:
         self.scorer.module.train()
         self.pairs = usable(run.samples, config, "samples")
         self.eval_pairs = usable(run.data.eval_samples, config, "eval_samples") if run.data.eval_samples else []
-        self.order = Order(len(self.pairs), run.config.run.seed)
+        self.order = run.data.order(self.pairs, of=run.samples)
         run.plan_steps(-(-len(self.pairs) // config.batch_size))
         self.updater = run.updater(self.scorer, config.optimizer)
         if self.eval_pairs:

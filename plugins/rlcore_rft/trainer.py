@@ -35,7 +35,7 @@ class RFTTrainer:
         self._policy.module.train()
         self.num_prompts = min(config.prompts or len(run.prompts), len(run.prompts))
         check(config, self.num_prompts, run.ranks.world)
-        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.order = run.data.order(run.prompts)
         self.history = History(config.history)
         self.num_rounds, self.num_improved = 0, config.improve_steps
         run.plan_steps(-(-len(run.prompts) // self.num_prompts) * config.improve_steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
 from rlcore.hookspecs import Register
@@ -52,8 +52,8 @@ def find_parallel_files() -> ParallelFiles:
 
 
 @hookimpl(trylast=True)  # so that another package's takes precedence
-def find_processes() -> Processes:
-    """Return what starts processes by torch's launcher, and watches them by their reports."""
+def find_processes(cluster: Any) -> Processes | None:
+    """Return what starts processes of this machine by torch's launcher, and watches them by their reports."""
     from rlcore_shard import processes
 
-    return processes
+    return None if cluster else processes

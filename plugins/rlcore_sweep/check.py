@@ -80,6 +80,11 @@ def _check(values: Mapping[str, Any], where: str) -> TrainConfig:
 
 def _check_metric(sweep: Sweep, settings: TrainConfig) -> None:
     """Refuse a sweep whose metric no run would write, or that would never compare trials."""
+    if sweep.options.prune == "pbt" and not settings.checkpoint.every and not settings.checkpoint.keep_best:
+        raise ConfigError(
+            f"{sweep.where}: --prune pbt lets trials go on from checkpoints of others: set checkpoint.every, such as "
+            "to eval.every"
+        )
     if not sweep.options.metric.startswith("eval/"):
         return
     if not settings.eval.every and not settings.eval.at_end:

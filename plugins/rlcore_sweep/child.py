@@ -23,8 +23,9 @@ PATIENCE_S = 300.0
 LAST_BYTES = 20_000
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exists|InUse|Diverged|Interrupt|Exception|Unknown\w+)\b.*")
 _STOPPED = re.compile(r"^SIG(?:TERM|INT): finishing", re.MULTILINE)
-Why = Literal["", "pruned", "late", "metric", "end"]
-"""Why the sweep stopped a trial: it was pruned, took too long, lacks the metric, or the sweep ends; or it did not."""
+Why = Literal["", "pruned", "replaced", "late", "metric", "end"]
+"""Why the sweep stopped a trial: it was pruned, goes on from another's checkpoint, took too long, lacks the metric, or
+the sweep ends; or it did not."""
 
 
 @attrs.define(eq=False)
@@ -39,6 +40,7 @@ class Child:
         began: clock reading at its start, in seconds.
         why: why the sweep stopped it.
         stopped: clock reading when it was asked to stop.
+        donor: the trial from whose checkpoint another goes on in its place.
     """
 
     number: int
@@ -49,6 +51,7 @@ class Child:
     began: float = attrs.field(factory=time.monotonic)
     why: Why = ""
     stopped: float = 0.0
+    donor: int | None = None
     _urged: bool = False
 
     @property

@@ -21,7 +21,7 @@ from sqlalchemy import URL
 from rlcore_sweep.space import Dimension
 from rlcore_sweep.sweep_options import SweepConfig
 
-NAME, REASON, SECONDS = "sweep", "reason", "seconds"
+NAME, REASON, SECONDS, DONOR, BEGUN = "sweep", "reason", "seconds", "donor", "begun"
 BEST_SHARE = 0.25
 """Share of the trials that importances compare with the others."""
 State = Literal["done", "pruned", "failed", "unfinished"]
@@ -41,8 +41,10 @@ class TrialRecord:
         parameters: the study's parameter of each swept option, by its path.
         measured: the metric by the step of its measurement; nan if it was not finite.
         value: the metric that counts; None if there is none.
-        reason: why it failed.
+        reason: why it failed, or what takes its place.
         seconds: how long its processes ran.
+        donor: the trial from whose checkpoint it went on, with other values; None if it began with the model.
+        begun: the step of that checkpoint, or 0.
     """
 
     number: int
@@ -52,6 +54,8 @@ class TrialRecord:
     value: float | None
     reason: str
     seconds: float
+    donor: int | None = None
+    begun: int = 0
 
 
 class Study:
@@ -71,12 +75,13 @@ class Study:
     ) -> None:  # fmt: skip
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.options, self.dimensions, self.total_steps = options, tuple(dimensions), total_steps
+        self.min_steps = options.min_steps or min_steps
         url = URL.create("sqlite", database=str(file.resolve())).render_as_string(hide_password=False)
         self._storage = optuna.storages.RDBStorage(url)
         self._study = optuna.create_study(
             storage=self._storage, study_name=NAME, load_if_exists=True,
             direction="maximize" if options.mode == "max" else "minimize",
-            pruner=_pruner(options, total_steps, min_steps),
+            pruner=_pruner(options, total_steps, self.min_steps),
         )  # fmt: skip
         self._id = self._storage.get_study_id_from_name(NAME)
         self._study.sampler = _sampler(options, len(self._study.get_trials(deepcopy=False)))
@@ -111,6 +116,11 @@ class Study:
         trial = self._study.ask(self.distributions)
         return self.record(trial.number)
 
+    def succeed(self, donor: int, step: int, parameters: dict[str, Any]) -> TrialRecord:
+        """Begin a trial with these parameters that goes on from another's checkpoint at `step`."""
+        self._study.enqueue_trial(parameters, user_attrs={DONOR: donor, BEGUN: step})
+        return self.record(self._study.ask(self.distributions).number)
+
     def size(self) -> int | None:
         """Return the number of combinations of a grid; None for other samplers."""
         if self.options.sampler != "grid":
@@ -136,8 +146,10 @@ class Study:
         """End a trial with its metric."""
         self._study.tell(number, value)
 
-    def prune(self, number: int) -> None:
+    def prune(self, number: int, reason: str = "") -> None:
         """End a trial that was stopped because others are better."""
+        if reason:
+            self._storage.set_trial_user_attr(self._trial_id(number), REASON, reason)
         with warnings.catch_warnings():  # a trial whose last metric is not finite has no value
             warnings.simplefilter("ignore")
             self._study.tell(number, state=TrialState.PRUNED)
@@ -185,7 +197,7 @@ class Study:
         return TrialRecord(
             trial.number, state, dict(trial.params), dict(trial.intermediate_values),
             trial.value if state in ("done", "pruned") else None, str(trial.user_attrs.get(REASON, "")),
-            float(trial.user_attrs.get(SECONDS, 0.0)),
+            float(trial.user_attrs.get(SECONDS, 0.0)), trial.user_attrs.get(DONOR), trial.user_attrs.get(BEGUN, 0),
         )  # fmt: skip
 
 
@@ -212,8 +224,7 @@ def _sampler(options: SweepConfig, num_trials: int) -> BaseSampler:
     return TPESampler(seed=seed) if options.sampler == "tpe" else RandomSampler(seed=seed)
 
 
-def _pruner(options: SweepConfig, total_steps: int | None, min_steps: int) -> BasePruner:
-    least = options.min_steps or min_steps
+def _pruner(options: SweepConfig, total_steps: int | None, least: int) -> BasePruner:
     if options.prune == "asha":
         return SuccessiveHalvingPruner(min_resource=least, reduction_factor=options.reduction)
     if options.prune == "hyperband":

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OPTIONS = (
     "metric", "trials", "parallel", "sampler", "prune", "min_steps", "reduction", "value", "seed", "time_s",
-    "trial_time_s", "max_failed", "keep_best",
+    "trial_time_s", "max_failed", "keep_best", "on",
 )  # fmt: skip
 """Options of the section `sweep` that are arguments too, with `-` in place of `_`."""
 
@@ -42,7 +42,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     for name in OPTIONS:
         row = rows[name]
         default = "" if row.default is None else f" (default: {row.default})"
-        choices = row.type.split(" | ") if name in ("sampler", "prune", "value") else None
+        choices = row.type.split(" | ") if name in ("sampler", "prune", "value", "on") else None
         metavar = None if choices else (row.unit or "value").upper()
         text = f"{row.meaning}{default}".replace("%", "%%")
         parser.add_argument(_flag(name), dest=f"sweep_{name}", choices=choices, metavar=metavar, help=text)
@@ -50,7 +50,6 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     parser.add_argument("--space", type=Path, metavar="SPACE.yaml", help="another file with a section `sweep`")
     parser.add_argument("--folder", type=Path, help="folder of the sweep; default: sweeps/ and the name of the file")
     parser.add_argument("--overwrite", action="store_true", help="delete the sweep in the folder and begin again")
-    parser.add_argument("--on", default="local", metavar="WHERE", help="where trials run: local, on this machine")
     parser.add_argument("--show", type=Path, metavar="FOLDER", help="show the sweep in a folder instead")
     return partial(_sweep, parser)
 
@@ -61,13 +60,7 @@ def _flag(name: str) -> str:
 
 def _sweep(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from rlcore.config import parse_overrides
-    from rlcore.errors import ConfigError
 
-    if arguments.on != "local":
-        what = "sweeps with Ray Tune on several machines do not exist yet" if arguments.on == "ray" else "no such place"
-        raise ConfigError(
-            f"--on {arguments.on}: {what}; leave --on out: trials run on this machine, N at a time with --parallel N"
-        )
     if arguments.show is not None:
         return _show(arguments.show)
     if arguments.file is None:
@@ -100,19 +93,21 @@ def run(sweep: Sweep, *, overwrite: bool = False, **loop: Any) -> int:
 
     from rlcore.loggers.terminal import make_console
     from rlcore_sweep.child import visible_gpus
+    from rlcore_sweep.ray import cluster_of
     from rlcore_sweep.screen import LineScreen, LiveScreen
+    from rlcore_sweep.succession import write_best
     from rlcore_sweep.sweep_folder import SweepFolder, claim
     from rlcore_sweep.sweep_loop import SweepLoop
 
     console = make_console()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: trials save and end
     try:
-        with SweepFolder(sweep.folder).locked():
+        with SweepFolder(sweep.folder).locked(), cluster_of(sweep) as variables:
             folder = claim(sweep, overwrite=overwrite)
             study = open_study(sweep, folder)
-            gpus = visible_gpus() if sweep.options.parallel > 1 else []
+            gpus = visible_gpus() if sweep.options.parallel > 1 and sweep.options.on == "local" else []
             screen = LiveScreen(console, sweep, study) if console.is_terminal else LineScreen(console)
-            loop_ = SweepLoop(sweep, folder, study, screen, gpus, **loop)
+            loop_ = SweepLoop(sweep, folder, study, screen, gpus, variables=variables, **loop)
             try:
                 with screen:
                     if (size := study.size()) is not None:
@@ -121,7 +116,7 @@ def run(sweep: Sweep, *, overwrite: bool = False, **loop: Any) -> int:
                         )
                     loop_.run()
             finally:
-                loop_.write_best()
+                write_best(sweep, folder, study)
                 _finish(sweep, study, folder)
             return 0 if study.best() is not None else 1
     finally:

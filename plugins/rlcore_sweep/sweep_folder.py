@@ -5,6 +5,7 @@ study.db             the study of Optuna, in SQLite
 trials/00003/        the run's folder of a trial
 trials/00003.yaml    its configuration, with which its process was started
 trials/00003.log     what its process printed
+trials/00003.from/   the checkpoint of another trial from which it went on, if it did
 best.yaml            the best configuration so far
 report.html          the report
 .lock                locked by the one process that runs the sweep
@@ -76,6 +77,10 @@ class SweepFolder:
         """Return the file of a trial's configuration."""
         return self.trials / f"{name_of(number)}.yaml"
 
+    def inherited(self, number: int) -> Path:
+        """Return the folder with the checkpoint of another trial from which a trial goes on."""
+        return self.trials / f"{name_of(number)}.from"
+
     def is_sweep(self) -> bool:
         """Return whether the folder contains a sweep."""
         try:
@@ -103,6 +108,7 @@ class SweepFolder:
         """Delete the checkpoints and models of a trial; its metrics, rollouts and report stay."""
         for name in ("checkpoints", "model", "start"):
             shutil.rmtree(self.run(number) / name, ignore_errors=True)
+        shutil.rmtree(self.inherited(number), ignore_errors=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

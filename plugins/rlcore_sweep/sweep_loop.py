@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
 
-from rlcore.config import merge
 from rlcore.errors import ConfigError
 from rlcore_sweep.child import Child, Why, command_for, environment_of, start
 from rlcore_sweep.metric_file import MetricFile, missing_metric, thinned
 from rlcore_sweep.screen import Screen
 from rlcore_sweep.space import show_value
 from rlcore_sweep.study import Study, TrialRecord, counted
-from rlcore_sweep.sweep_folder import SweepFolder, checkpoint_of, name_of, write_yaml
+from rlcore_sweep.succession import Population, settings_of, write_best
+from rlcore_sweep.sweep_folder import SweepFolder, checkpoint_of, write_yaml
 from rlcore_sweep.sweep_options import Sweep
 
 POLL_S = 0.2
@@ -33,6 +33,7 @@ class SweepLoop:
         screen: shows the progress.
         gpus: names of the GPUs that trials divide.
         command: returns the command that trains with a configuration file.
+        variables: environment variables of all trials.
     """
 
     sweep: Sweep
@@ -41,6 +42,8 @@ class SweepLoop:
     screen: Screen
     gpus: list[str] = attrs.field(factory=list)
     command: Callable[[Path], list[str]] = command_for
+    variables: Mapping[str, str] = attrs.field(factory=dict)
+    _population: Population = attrs.field(init=False)
     _running: dict[int, Child] = attrs.field(factory=dict)
     _slots: dict[int, int] = attrs.field(factory=dict)
     _waiting: list[int] = attrs.field(factory=list)
@@ -50,6 +53,10 @@ class SweepLoop:
     _fatal: str = ""
     _is_late: bool = False
     _has_noted_wait: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        """Make what replaces trials."""
+        self._population = Population(self.sweep, self.folder, self.study)
 
     def run(self) -> None:
         """Run trials until there are enough of them, or until the time is over.
@@ -100,7 +107,8 @@ class SweepLoop:
                 self._waiting.remove(number)
                 self._start(self.study.record(number), is_new=False)
                 continue
-            if len(self.study.records()) >= self.sweep.options.trials or (asked := self.study.ask()) is None:
+            is_full = self._population.is_full or len(self.study.records()) >= self.sweep.options.trials
+            if is_full or (asked := self.study.ask()) is None:
                 return False
             self._start(asked, is_new=True)
         return self._may_start()
@@ -127,12 +135,11 @@ class SweepLoop:
 
     def _start(self, trial: TrialRecord, *, is_new: bool) -> None:
         number, values = trial.number, self.sweep.values(trial.parameters)
-        place = {"name": name_of(number), "root": str(self.folder.trials), "resume": "auto", "overwrite": False}
-        settings = merge(self.sweep.configuration(values), {"run": {**place, "push_to_hub": None}})
+        settings = settings_of(self.sweep, self.folder, trial)
         file = self.folder.configuration(number)
         write_yaml(file, settings, [f"# trial {number} of {self.folder.path}"])
         slot = min(set(range(self.sweep.options.parallel)) - set(self._slots.values()))
-        environment = environment_of(
+        environment = {} if settings["run"].get("cluster") else environment_of(
             slot, self.sweep.options.parallel, gpus=self.gpus, cores=os.cpu_count() or 1,
             processes=settings["run"].get("processes", 1),
         )  # fmt: skip
@@ -140,10 +147,16 @@ class SweepLoop:
         shown = ", ".join(f"{path}={show_value(value)}" for path, value in values.items())
         step = None if is_new else checkpoint_of(self.folder.run(number))
         again = "is run again, because it has no checkpoint" if step is None else f"resumes from step {step}"
+        if step is None and trial.donor is not None:
+            again = f"goes on from step {trial.begun} of trial {trial.donor}"
         self.screen.event(number, shown if is_new else f"{again}; {shown}", matters=not is_new)
         self._slots[number] = slot
         self._running[number] = start(
-            number, self.command(file), log=self.folder.log(number), metrics=metrics, environment=environment
+            number,
+            self.command(file),
+            log=self.folder.log(number),
+            metrics=metrics,
+            environment={**environment, **self.variables},
         )
 
     def _watch(self) -> None:
@@ -165,8 +178,13 @@ class SweepLoop:
         is_worse = self.study.report(child.number, step, value)
         self.screen.event(child.number, f"step {step}, {self.sweep.options.metric} {value:.6g}")
         is_over = self.study.total_steps is not None and step >= self.study.total_steps
-        if is_worse and not is_over and not child.why:
+        if is_over or child.why:
+            return
+        if is_worse:
             child.stop("pruned")
+        elif (donor := self._population.find_donor(child.number, step)) is not None:
+            child.donor = donor
+            child.stop("replaced")
 
     def _ended(self, child: Child) -> None:
         """Record how a trial ended; one that the end of the sweep stopped stays unfinished."""
@@ -181,6 +199,10 @@ class SweepLoop:
             self._succeeded += 1
             self.study.prune(number)
             self.screen.event(number, f"pruned at step {child.metrics.last_step}")
+        elif why == "replaced" and child.donor is not None:
+            self._succeeded += 1
+            self._waiting += self._population.replace(number, child.donor)
+            self.screen.event(number, f"stopped at step {child.metrics.last_step}; {self.study.record(number).reason}")
         elif why == "late":
             self._fail(child, f"took longer than {self.sweep.options.trial_time_s:g} s, the time of a trial")
         elif why == "metric":
@@ -215,7 +237,7 @@ class SweepLoop:
         is_best = best is not None and best.number == child.number
         self.screen.event(child.number, f"done, {value:.6g}{' (best so far)' if is_best else ''}")
         if is_best:
-            self.write_best()
+            write_best(self.sweep, self.folder, self.study)
 
     def _lacks_metric(self, child: Child) -> None:
         reason = missing_metric(self.sweep.options.metric, child.metrics.names)
@@ -245,13 +267,3 @@ class SweepLoop:
                 time.sleep(POLL_S / 4)
         except KeyboardInterrupt:
             self.screen.note("ended at once; trials continue from their last checkpoints")
-
-    def write_best(self) -> None:
-        """Write the configuration of the best trial, which `rlcore train` runs."""
-        best = self.study.best()
-        if best is not None:
-            values = self.sweep.values(best.parameters)
-            lines = [
-                f"# The best trial of {self.folder.path}: {best.number}, {self.sweep.options.metric} {best.value!r}"
-            ]
-            write_yaml(self.folder.best, self.sweep.configuration(values), lines)

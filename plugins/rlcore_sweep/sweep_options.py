@@ -33,14 +33,18 @@ class SweepConfig:
         "tpe", "how values are chosen: `tpe` learns from earlier trials, `grid` tries every combination",
         source="arXiv:2304.11127",
     )  # fmt: skip
-    prune: Literal["none", "asha", "hyperband"] = option(
-        "none", "stop trials early that are worse than others at the same step", source="arXiv:1810.05934, 1603.06560"
-    )
-    min_steps: int | None = option(
-        None, "steps before a trial may be pruned; default: eval.every, or 1 if the metric is no evaluation's", ge=1,
-        unit="steps",
+    prune: Literal["none", "asha", "hyperband", "pbt"] = option(
+        "none", "stop trials early that are worse than others at the same step; `pbt` lets another go on from the "
+        "checkpoint of a better one in their place, with changed values",
+        source="arXiv:1810.05934, 1603.06560, 1711.09846",
     )  # fmt: skip
-    reduction: int = option(4, "pruning keeps about one of this many trials at each comparison", ge=2)
+    min_steps: int | None = option(
+        None, "steps before a trial may be pruned; default: eval.every, or 1 if the metric is no evaluation's; `pbt` "
+        "compares trials whenever they have made so many", ge=1, unit="steps",
+    )  # fmt: skip
+    reduction: int = option(
+        4, "pruning keeps about one of this many trials at each comparison; `pbt` replaces one of so many", ge=2
+    )
     seed: int = option(0, "seed of the sampler", ge=0, le=2**32 - 1)
     time_s: float | None = option(
         None, "stop the sweep after this time; the same command continues it", gt=0, unit="seconds"
@@ -54,12 +58,15 @@ class SweepConfig:
     keep_best: int = option(
         0, "keep the checkpoints and models of this many best trials only; 0: of all trials", ge=0, unit="trials"
     )
+    on: Literal["local", "ray"] = option(
+        "local", "where trials run: on this machine, or as processes of a Ray cluster (`run.cluster`)"
+    )
     space: Mapping[str, Any] = option(
         {}, "option's dotted path: a distribution such as `loguniform(1e-6, 1e-4)`, a list of values, or one value"
     )
 
 
-FREE = ("trials", "parallel", "time_s", "trial_time_s", "max_failed", "keep_best")
+FREE = ("trials", "parallel", "time_s", "trial_time_s", "max_failed", "keep_best", "on")
 """Options that may change when a sweep is continued."""
 
 
@@ -132,6 +139,8 @@ def read_sweep(
             f"{where}: no option is swept: give one a distribution, such as "
             "'trainer.optimizer.lr=loguniform(1e-6, 1e-4)', or a list of values, such as 'run.seed=[0, 1, 2]'"
         )
+    if options.prune == "pbt":
+        _check_population(options, dimensions, where)
     if options.sampler == "grid":
         for each in dimensions:
             each.grid()
@@ -160,6 +169,20 @@ def _flat(space: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         path = f"{prefix}{key}"
         flat |= _flat(entry, f"{path}.") if isinstance(entry, Mapping) and entry else {path: entry}
     return flat
+
+
+def _check_population(options: SweepConfig, dimensions: Sequence[Dimension], where: str) -> None:
+    if options.sampler == "grid":
+        raise ConfigError(f"{where}: --prune pbt changes values while trials run, and --sampler grid fixes them all")
+    if options.parallel < 2:
+        raise ConfigError(
+            f"{where}: --prune pbt compares trials that run at the same time: set --parallel to 2 or more"
+        )
+    if any(each.path == "run.seed" for each in dimensions):
+        raise ConfigError(
+            f"{where}: run.seed cannot change in a run that goes on from a checkpoint, as with --prune pbt: leave it "
+            "out"
+        )
 
 
 def _refuse(space: Mapping[str, Any], where: str) -> None:

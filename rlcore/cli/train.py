@@ -57,8 +57,8 @@ def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> in
         if run is None or (isinstance(run, Mapping) and not run.get("profile")):
             values = merge(values, {"run": {"profile": True}})
     where = f"{arguments.file} + command line" if overrides or arguments.profile else str(arguments.file)
-    if (processes := processes_to_start(values, where)) > 1:
-        return _start(processes, where, arguments.words)
+    if (code := start_processes(values, where, arguments.words)) is not None:
+        return code
     from rlcore.components import describe_error
     from rlcore.errors import PluginError
     from rlcore.training.api import train_from_config
@@ -74,25 +74,23 @@ def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> in
     return 0
 
 
-def processes_to_start(values: Mapping[str, Any], where: str) -> int:
-    """Return `run.processes` of a configuration; 1 if a launcher has started this process.
+def start_processes(values: Mapping[str, Any], where: str, words: Sequence[str]) -> int | None:
+    """Run `rlcore *words` as `run.processes` and `run.cluster` say; return the exit code, or None to train here.
 
     Raises:
-        ConfigError: several processes are asked for, and an option of the core is invalid, which each would report.
+        ConfigError: an option of the core is invalid, which each process would report, or no plugin starts processes.
     """
     run = values.get("run")
-    if not isinstance(run, Mapping) or run.get("processes") in (None, 1) or "WORLD_SIZE" in os.environ:
-        return 1
+    if not isinstance(run, Mapping) or "WORLD_SIZE" in os.environ:  # else a launcher has started this process
+        return None
+    if run.get("processes") in (None, 1) and not run.get("cluster"):
+        return None
     from rlcore.config import structure
+    from rlcore.plugins.providers import find_processes
     from rlcore.settings import TrainConfig
 
-    return structure(TrainConfig, values, where=where).run.processes
-
-
-def _start(processes: int, where: str, words: Sequence[str]) -> int:
-    from rlcore.plugins.providers import find_processes
-
-    return find_processes(where, processes).start(processes, words)
+    options = structure(TrainConfig, values, where=where).run
+    return find_processes(where, options.processes, options.cluster).start(options.processes, words)
 
 
 RUN_OPTIONS = ("steps", "epochs", "name", "seed")
@@ -192,8 +190,8 @@ def _train_by_name(component: Component[Any], arguments: argparse.Namespace) -> 
     if missing:
         raise InputsError(f"trainer '{component.name}' needs {' and '.join(missing)} (rlcore {component.name} --help)")
     where = f"rlcore {component.name}"
-    if (processes := processes_to_start(values, where)) > 1:
-        return _start(processes, where, arguments.words)
+    if (code := start_processes(values, where, arguments.words)) is not None:
+        return code
     from rlcore.training.api import train_from_config
 
     train_from_config(merge({"trainer": {"name": component.qualified}}, values), where)

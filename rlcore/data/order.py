@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +47,10 @@ class Order:
         """Return the next `num` indices, or fewer if the pass ends before."""
         return self.take(min(num, self.count - self.position % self.count))
 
+    def metrics(self) -> dict[str, float]:
+        """Return metrics of the rows taken since the last call, for those of the step."""
+        return {}
+
     def _permutation(self, number: int) -> torch.Tensor:
         if number != self._pass:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
@@ -68,3 +73,15 @@ class Order:
                 "resume with the original data, or start a new run from the checkpoint's model folder"
             )
         self.position, self.seed, self._pass = state["position"], state["seed"], -1
+
+
+class OrderedRows(list[Any]):
+    """Rows of several sources that a trainer takes in an order of their own, such as a mixture by weights."""
+
+    def order(self, rows: Sequence[Any], seed: int) -> Order:
+        """Return the order of `rows`: these rows, or what a trainer made of them by leaving out or splitting some."""
+        raise NotImplementedError
+
+    def parts(self) -> Mapping[str, Sequence[Any]]:
+        """Return the rows of each source by its name."""
+        raise NotImplementedError

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from rlcore.data.order import OrderedRows
 from rlcore.dropout import eval_mode
 from rlcore.profiling import phase, timed, timed_each
 from rlcore.protocols import Policy
@@ -184,17 +185,21 @@ def validate(
 
     Args:
         policy: what `measure` calls.
-        samples: the same on all ranks.
+        samples: the same on all ranks; with `/` and its name, metrics of each source of a mixture are returned too.
         measure: returns the metrics of a micro-batch, each float[B, T].
         ranks: each measures its share.
         batch_size: samples that are padded together, on all ranks.
         size: samples of one forward pass on a rank at the most; 0 sets no bound.
         tokens: tokens of one forward pass at the most, padding included; 0 sets no bound.
     """
-    meter = Meter(ranks)
-    with eval_mode(policy.module), by_block(policy):
-        for start in range(0, len(samples), batch_size):
-            batch = stack_samples(samples[start : start + batch_size]).to(ranks.device)
-            for part, _ in micro_batches(batch, size, ranks, tokens=tokens):
-                meter.add(part.action_mask, measure(part))
-    return meter.means()
+    whole, metrics = Meter(ranks), Metrics()
+    for source, rows in (samples.parts() if isinstance(samples, OrderedRows) else {"": samples}).items():
+        meter = Meter(ranks)
+        with eval_mode(policy.module), by_block(policy):
+            for start in range(0, len(rows), batch_size):
+                batch = stack_samples(rows[start : start + batch_size]).to(ranks.device)
+                for part, _ in micro_batches(batch, size, ranks, tokens=tokens):
+                    meter.add(part.action_mask, measure(part))
+        whole.merge(meter)
+        metrics |= {f"{name}/{source}": mean for name, mean in (meter.means() if source else {}).items()}
+    return whole.means() | metrics

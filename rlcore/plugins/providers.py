@@ -44,21 +44,22 @@ def find_parallel_files(where: str) -> ParallelFiles:
     return cast("ParallelFiles", _provided("find_parallel_files", "checkpoint.format", "dcp", where))
 
 
-def find_processes(where: str, processes: int) -> Processes:
+def find_processes(where: str, processes: int, cluster: Any) -> Processes:
     """Return what starts the processes of a run; raise ConfigError if no loaded plugin does."""
-    return cast("Processes", _provided("find_processes", "run.processes", processes, where))
+    option, value = ("run.cluster", cluster) if cluster else ("run.processes", processes)
+    return cast("Processes", _provided("find_processes", option, value, where, cluster=cluster))
 
 
-def _provided(hook: str, option: str, value: Any, where: str) -> Any:
+def _provided(hook: str, option: str, value: Any, where: str, **arguments: Any) -> Any:
     """Return the first result of the hook that an option of the core needs.
 
     Raises:
         ConfigError: no loaded plugin has one.
     """
-    found = first_result(hook)
+    found = first_result(hook, **arguments)
     if found is None:
         require_provider(option, value, where)
-        raise errors.ConfigError(f"{where}: {option} = {value!r}: no plugin implements the hook {hook}")
+        raise errors.ConfigError(f"{where}: {option} = {value!r}: no plugin has a result of the hook {hook} for it")
     return found
 
 

@@ -20,19 +20,12 @@ HOOK = "wrap_component"
 METHODS = {
     "trainers": ("steps", "policy", "state_dict", "load_state_dict"),
     "architectures": (
-        "to",
-        "use_forward",
-        "training_step",
-        "score",
-        "reference_score",
-        "decoder",
-        "save_pretrained",
-        "load_pretrained",
-        "export",
+        "to", "use_forward", "training_step", "score", "reference_score", "decoder", "save_pretrained",
+        "load_pretrained", "export",
     ),
     "rollout_stores": ("append", "take", "__len__", "state_dict", "load_state_dict"),
     "loggers": ("metrics", "completions", "close"),
-}
+}  # fmt: skip
 """Methods that a replacement must have, by kind of component; for all other kinds it must be callable."""
 
 

@@ -115,10 +115,10 @@ class StagedFiles(Protocol):
 
 
 class Processes(Protocol):
-    """Starts the processes of a run on this machine, and watches those of any launcher; a module may be one."""
+    """Starts the processes of a run, and watches those of any launcher; a module may be one."""
 
     def start(self, processes: int, words: Sequence[str]) -> int:
-        """Run `rlcore *words` in several processes of this machine, and return the exit code.
+        """Run `rlcore *words` in several processes, on this machine or a cluster, and return the exit code.
 
         Args:
             processes: their number, `run.processes`.

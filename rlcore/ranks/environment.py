@@ -50,22 +50,24 @@ def is_set(variable: str) -> bool:
     return os.environ.get(variable, "").lower() not in UNSET
 
 
-def check_processes(processes: int, world: int) -> None:
+def check_processes(processes: int, world: int, cluster: Any = None) -> None:
     """Check the number of processes that a configuration asks for.
 
     Args:
         processes: `run.processes`.
         world: the number of processes there are.
+        cluster: `run.cluster`.
 
     Raises:
-        ConfigError: there is another number of processes than one that is not 1.
+        ConfigError: there is another number of processes than one that is not 1, or no launcher started this one.
     """
-    if processes in (1, world):
+    asked = f"run.cluster = {cluster!r}" if cluster else f"run.processes = {processes}"
+    if processes in (1, world) and not (cluster and "WORLD_SIZE" not in os.environ):
         return
     if world > 1:
         raise ConfigError(f"run.processes = {processes}, but WORLD_SIZE = {world}: leave run.processes out")
     raise ConfigError(
-        f"run.processes = {processes}: rlcore.train runs in this process alone; start the program with torchrun "
+        f"{asked}: rlcore.train runs in this process alone; start the program with torchrun "
         f"--nproc_per_node {processes} PROGRAM.py, or a configuration with rlcore train FILE.yaml"
     )
 

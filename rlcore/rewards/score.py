@@ -31,7 +31,7 @@ class Scored:
         by_name: B scores of each reward function, before weighting.
         times: for a batch that one call sampled and scored, `time/sample_s` (seconds until sampling ended) and
             `time/score_s` (seconds until scoring ended as well).
-        numbers: B numbers of each metric of episodes.
+        numbers: B numbers, None where there is none, of each metric of episodes and of the scores of each source.
     """
 
     outputs: list[str]
@@ -50,6 +50,17 @@ class Scored:
             if all(value is None for value in values):
                 totals[i] = None
         return totals
+
+    def by_source(self, prompts: Sequence[Prompt]) -> Scored:
+        """Return the scores with `numbers` for each source of a mixture, such as `reward/mean/web`."""
+        totals, sources = self.totals, dict.fromkeys(prompt.source for prompt in prompts if prompt.source)
+        scores = {
+            f"reward/mean/{source}": [
+                score if prompt.source == source else None for prompt, score in zip(prompts, totals, strict=True)
+            ]
+            for source in sources
+        }
+        return attrs.evolve(self, numbers={**self.numbers, **scores}) if scores else self
 
 
 @attrs.frozen(eq=False)

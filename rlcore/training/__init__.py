@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
-    from rlcore.data.order import Order
+    from rlcore.data.order import Order, OrderedRows
     from rlcore.dropout import disable_dropout, eval_mode
     from rlcore.optim.batches import Meter, micro_batches, minibatches, put_through, validate
     from rlcore.optim.updater import Loss, Updater
@@ -33,6 +33,7 @@ __all__ = [
     "MemoryStore",
     "Meter",
     "Order",
+    "OrderedRows",
     "Run",
     "Scored",
     "Updater",
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rlcore.data.order": ("Order",),
+    "rlcore.data.order": ("Order", "OrderedRows"),
     "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),  # which have moved
     "rlcore.dropout": ("disable_dropout", "eval_mode"),
     "rlcore.optim.batches": ("Meter", "micro_batches", "minibatches", "put_through", "validate"),

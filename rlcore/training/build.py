@@ -76,13 +76,13 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Proble
     Raises:
         RLCoreError: a name, option or input cannot be used, the run's folder is in use, or a checkpoint is damaged.
     """
-    keeper = first_result("find_processes")
+    keeper = first_result("find_processes", cluster=None)
     if keeper is not None:
         keeper.accept_launch(settings)
     ranks = Ranks(settings.run.mixed_precision, timeout_s=settings.run.timeout_s)
     if keeper is not None and ranks.world > 1:
         ranks.watch(keeper.watch(ranks.rank, ranks.world, settings.run.timeout_s))
-    check_processes(settings.run.processes, ranks.world)
+    check_processes(settings.run.processes, ranks.world, settings.run.cluster)
     agree_on_plugins(ranks, all_registries().discovery)  # before any name is looked up, which one rank might not find
     with explain_missing_plugins(settings.run), ranks.translated():
         return _assemble(settings, inputs, where, ranks, problems or Problems())

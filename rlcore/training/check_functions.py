@@ -28,18 +28,7 @@ log = get_logger("check_functions")
 
 ANSWERS = ("This is an example answer.", "This is another one: 42.")
 """The outputs that functions receive."""
-_PLAIN = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    frozenset,
-    type,
-    types.BuiltinFunctionType,
-)
+_PLAIN = type(None), bool, int, float, complex, str, bytes, frozenset, type, types.BuiltinFunctionType
 _PURE = (
     "ast", "collections", "difflib", "functools", "itertools", "json", "math", "numpy", "operator", "re", "statistics",
     "string", "torch", "typing",

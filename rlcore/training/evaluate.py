@@ -267,10 +267,18 @@ UNSCORED = "reward/unscored"
 
 
 def summarise(rows: Sequence[Row]) -> Metrics:
-    """Return the mean of every numeric column, the standard deviation of the reward, and how many rows have none."""
+    """Return the mean of every numeric column, the standard deviation of the reward, and how many rows have none.
+
+    The metrics of each source of a mixture follow, with `/` and the source's name at the end.
+    """
     metrics: Metrics = {}
+    for source in dict.fromkeys(row["source"] for row in rows if "source" in row):
+        part = [{**row} for row in rows if row.get("source") == source]
+        for row in part:
+            del row["source"]
+        metrics |= {f"{name}/{source}": value for name, value in summarise(part).items()}
     for name in dict.fromkeys(name for row in rows for name in row):
-        if name in ("prompt", "messages", "output", TRANSCRIPT):
+        if name in ("prompt", "messages", "output", "source", TRANSCRIPT):
             continue
         values = torch.tensor([float(row[name]) for row in rows if row.get(name) is not None], dtype=torch.float64)
         if name == "reward" and len(values) < len(rows):

@@ -103,6 +103,8 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
         )
     run.progress.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
+    for order in run.data.orders:
+        metrics |= order.metrics()
     if run.updaters:
         metrics["grad/skipped"] = float(_num_skipped(run) - skipped)
     metrics |= _peak_memory(run) | _tokens_per_second(tokens, metrics["time/step_s"], run.ranks)

@@ -118,12 +118,13 @@ class Rollouts:
 
 def prompt_columns(prompt: Prompt) -> Row:
     """Return the first columns of a row: the prompt's text and, of a conversation, its messages."""
+    source = {"source": prompt.source} if prompt.source else {}
     if prompt.messages is None:
-        return {"prompt": prompt.text}
+        return {"prompt": prompt.text, **source}
     messages = list(map(without_none, prompt.messages))
     if not is_plain(messages):  # images and other objects are named, such as [image]
         messages = [{"role": role, "content": text} for role, text in turns_of(messages)]
-    return {"prompt": prompt.text, "messages": messages}
+    return {"prompt": prompt.text, **source, "messages": messages}
 
 
 def episode_columns(batch: Trajectories, row: int) -> Row:

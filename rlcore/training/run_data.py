@@ -10,7 +10,7 @@ import attrs
 from torch import Tensor
 
 from rlcore.config import evolve
-from rlcore.data.order import Order
+from rlcore.data.order import Order, OrderedRows
 from rlcore.data.truncation import check_parts, count_truncated, warn_of_counts
 from rlcore.data.user_code import load_reference
 from rlcore.errors import DataError
@@ -30,6 +30,7 @@ class RunData:
 
     Attributes:
         inputs: the user's model, data and functions.
+        orders: the orders of rows that the trainer takes.
     """
 
     _config: TrainConfig
@@ -38,6 +39,7 @@ class RunData:
     _build_prompts: PromptPipeline
     _build_samples: SamplePipeline
     _make_rewards: Callable[[], Rewards]
+    orders: list[Any] = attrs.field(factory=list)
 
     @cached_property
     def options(self) -> DataConfig:
@@ -113,9 +115,17 @@ class RunData:
         stream = self.sample_stream
         if stream is not None:
             stream.is_usable = is_usable or stream.is_usable
+            self.orders += [stream] if callable(getattr(stream, "metrics", None)) else []
             return stream, stream
         rows = self.samples if read is None else read(self.samples, "samples")
-        return rows, Order(len(rows), self._config.run.seed)
+        return rows, self.order(rows, of=self.samples)
+
+    def order(self, rows: Sequence[Any], *, of: Sequence[Any] | None = None) -> Order:
+        """Return the order in which a trainer takes rows, which it may have made `of` others by leaving some out."""
+        mixed, seed = rows if of is None else of, self._config.run.seed
+        self.orders.append(mixed.order(rows, seed) if isinstance(mixed, OrderedRows) else Order(len(rows), seed))
+        order: Order = self.orders[-1]
+        return order
 
     @cached_property
     def eval_samples(self) -> Sequence[Any]:

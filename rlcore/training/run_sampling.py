@@ -170,7 +170,7 @@ class Sampling:
             RewardError: a reward function raised or returned an unusable value.
             DataError: a sequence has no chosen token.
         """
-        scored = self._scorer(stop_sequences, where)(prompts, batch)
+        scored = self._scorer(stop_sequences, where)(prompts, batch).by_source(prompts)
         self.rollouts.add(prompts, batch, scored)
         return scored
 
@@ -203,7 +203,7 @@ class Sampling:
         sample = partial(self.sample, group=group)
         batch, scored = collect(sample, self._scorer(), prompts, overlap=self._overlaps)
         self.rollouts.add(prompts, batch, scored, group=group)
-        return batch.plain if isinstance(batch, Episodes) else batch, scored
+        return batch.plain if isinstance(batch, Episodes) else batch, scored.by_source(prompts)
 
     def _scorer(self, stop_sequences: Sequence[str] | None = None, where: str = "") -> Scorer:
         stops = self._config.gen.stop_sequences if stop_sequences is None else stop_sequences

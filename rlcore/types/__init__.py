@@ -18,22 +18,9 @@ from rlcore.types.trajectories import PolicyOutputs, Trajectories, grouped, tens
 Metrics = dict[str, float]
 
 __all__ = [
-    "RESERVED_COLUMNS",
-    "Episodes",
-    "Metrics",
-    "PolicyOutputs",
-    "Prompt",
-    "Sample",
-    "SampleReward",
-    "Trajectories",
-    "grouped",
-    "is_conversation",
-    "sequences_of",
-    "stack_groups",
-    "stack_samples",
-    "tensor_on",
-    "to_device",
+    "RESERVED_COLUMNS", "Episodes", "Metrics", "PolicyOutputs", "Prompt", "Sample", "SampleReward", "Trajectories",
+    "grouped", "is_conversation", "sequences_of", "stack_groups", "stack_samples", "tensor_on", "to_device",
     "without_none",
-]
+]  # fmt: skip
 
 __getattr__ = moved_names(__name__)

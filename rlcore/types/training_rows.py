@@ -49,12 +49,14 @@ class Prompt:
         tokens: token ids of the prompt, including the tokenizer's special tokens such as BOS.
         columns: other columns of the user's row, which reward and metric functions receive.
         messages: the {role, content} messages of a conversation; None for a plain text.
+        source: name of the source of a mixture, by which metrics are split; empty otherwise.
     """
 
     text: str
     tokens: tuple[int, ...]
     columns: Mapping[str, Any] = attrs.field(factory=dict)
     messages: Sequence[Mapping[str, Any]] | None = None
+    source: str = ""
 
 
 @attrs.frozen

@@ -194,7 +194,7 @@ def test_a_function_as_source_may_return_a_file_name(tmp_path):
         ("exiting_rows:rows", r"'exiting_rows:rows': reading 'rows' raised SystemExit: 0"),
         ("broken_rows:leave.x", r"'broken_rows:leave\.x': broken_rows has no 'x'$"),
         ("raising_rows:silent", r"the function raised Silent$"),
-        ("odd.yaml", r"unknown file type '\.yaml'; known are \.jsonl, \.json, \.csv, \.parquet, \.txt"),
+        ("odd.yaml", r"unknown file type '\.yaml'; known are \.jsonl, \.json, \.csv, \.tsv, \.parquet, \.txt"),
         ("bad.jsonl", r"prompts: bad\.jsonl, line 2: cannot be read as JSON: .* The text begins '\{oops"),
         ("latin.txt", r"prompts: latin\.txt, line 1: is not UTF-8 text"),
         ("deep.jsonl", r"prompts: deep\.jsonl, line 2: cannot be read as JSON: .*nested more than 100 deep"),

@@ -8,7 +8,7 @@ from held_laws import hold
 from rlcore_testing import Case, conformance
 
 SMALL = {"batch_size": 4, "optimizer": {"lr": 1e-2}}
-OPTIONS = {"dpo": SMALL}
+OPTIONS = {"dpo": SMALL, "online_dpo": {**SMALL, "num_generations": 3}}
 VARIANTS: dict[str, dict[str, Any]] = {
     "lora": {"config": {"model": {"peft": {"type": "lora", "r": 2}}}},
     "bf16": {"config": {"run": {"mixed_precision": "bf16"}}},
@@ -29,4 +29,4 @@ def test_law(law: Case) -> None:
     (variant, law) for law, variants in HARDEST.items() for variant in variants
 ])  # fmt: skip
 def test_the_laws_hold_with_further_options(variant: str, law: str) -> None:
-    hold("rlcore-dpo", law, **{"options": OPTIONS, **VARIANTS[variant]})
+    hold("rlcore-dpo", law, of="trainer-dpo-", **{"options": OPTIONS, **VARIANTS[variant]})

@@ -146,7 +146,8 @@ def logprobs(model: Any, tokens: Any, mask: Any) -> Tensor:
 
 
 def check(law: str, variant: str) -> None:
-    hold("rlcore-dpo", law, options={"dpo": VARIANTS[variant]}, oracles={"dpo": kto if variant == "kto" else dpo})
+    oracles = {"dpo": kto if variant == "kto" else dpo}
+    hold("rlcore-dpo", law, of="trainer-dpo-", options={"dpo": VARIANTS[variant]}, oracles=oracles)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

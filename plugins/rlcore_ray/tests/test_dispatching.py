@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -147,4 +148,29 @@ def test_a_run_that_is_resumed_samples_as_one_that_was_not_stopped(
     train("stopped", 1)
     resumed = train("stopped", 3)
     weights = [load_file(run.run_dir / "model" / "model.safetensors") for run in (straight, resumed)]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+@pytest.mark.parametrize(("trainer", "ahead"), [("grpo", 0), ("grpo", 1), ("ppo", 1), ("grpo", 2)])
+def test_a_run_whose_rounds_are_sampled_ahead_by_actors_learns_the_same_bits_as_by_the_default_sampler(
+    no_ray: StandInRay, tmp_path: Path, trainer: str, ahead: int
+) -> None:
+    own = {"grpo": {"num_generations": 4}, "ppo": {"batch_size": 4}}[trainer]
+
+    def train(name: str, sampler: object) -> tuple[rlcore.Result, list[object]]:
+        result = rlcore.train(
+            make_gpt2(), tokenizer=make_tokenizer(), prompts=["ab", "c", "d", "ef"],
+            trainer={"name": trainer, "rollouts": 8, "is_correction": "token_truncate", **own},
+            reward_fn=lambda outputs: [float(output.count("a")) for output in outputs],
+            gen={"max_new_tokens": 4}, sampler=sampler, eval={"every": 2}, loggers=[],
+            run={"root": str(tmp_path), "name": name, "steps": 4, "asynchronous": ahead, "rollouts": "all"},
+        )  # fmt: skip
+        rows = [json.loads(line) for line in (result.run_dir / "rollouts.jsonl").read_text().splitlines()]
+        return result, [(row["step"], row.get("version"), row["output"], row["reward"]) for row in rows]
+
+    expected, expected_rows = train("default", "default")
+    seen, rows = train("ray", {"name": "ray", "num_actors": 1})
+    assert rows == expected_rows
+    assert [version for _, version, _, _ in rows][-8:] == [3 - ahead if ahead else None] * 8
+    weights = [load_file(run.run_dir / "model" / "model.safetensors") for run in (expected, seen)]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,22 @@ import pytest
 import torch
 
 import rlcore
+from rlcore.cli import main
+from rlcore.config import dump_yaml, load_yaml
 from rlcore.sampling import derive_seeds, sample
 from rlcore.settings import SamplingConfig
+from rlcore_ray import launch
 from rlcore_ray.config import RayConfig
 from rlcore_ray.errors import RayError
+from rlcore_ray.launch_command import Launch
 from rlcore_ray.ray_sampler import RaySampler
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
-from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer
+from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_llama, make_tokenizer
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 900.0
+PATHS = [path for path in [os.environ.get("PYTHONPATH")] if path]
 PROBE = """
 import json, os, pathlib, signal, sys, time
 from rlcore.errors import ConfigError
@@ -43,16 +49,15 @@ def run(arguments):
         print("warning of", rank, file=sys.stderr, flush=True)
         found = {name: os.environ[name] for name in ("LOCAL_RANK", "MASTER_PORT", "PROBED", "OMP_NUM_THREADS")}
         pathlib.Path("rank-" + rank).write_text(json.dumps(found | {"nice": os.nice(0)}))
-        return 0
-    if rank == "1" and arguments.action == os.environ["TORCHELASTIC_RESTART_COUNT"] + "-fails":
+    if rank == "1" and arguments.action.endswith(os.environ["TORCHELASTIC_RESTART_COUNT"] + "-fails"):
         raise ConfigError("no such word")
-    if rank == "1" and arguments.action == "killed":
+    if rank == "1" and arguments.action.startswith("killed"):
         os.kill(os.getpid(), signal.SIGKILL)
-    if arguments.action in ("saves", "stubborn"):
-        pathlib.Path("pid-" + rank).write_text(str(os.getpid()))
-        if arguments.action == "stubborn":
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if arguments.action in ("show", "saves", "stubborn"):
+        if arguments.action != "saves":
+            signal.signal(signal.SIGINT, lambda *_: pathlib.Path("pressed-" + rank).touch())
         try:
+            pathlib.Path("pid-" + rank).write_text(str(os.getpid()))
             time.sleep(1000)
         except KeyboardInterrupt:
             print("saved", rank, flush=True)
@@ -126,18 +131,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def launched(folder: Path, address: str, *words: str, **variables: str) -> subprocess.Popen[str]:
-    given = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(folder / "site"), **variables}
+def launched(folder: Path, address: str, *words: str, output: Path | None = None, **variables: str) -> Any:
+    """Start `rlcore *words`, which writes to a file if one is given."""
+    given = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": os.pathsep.join([str(folder / "site"), *PATHS])}
     given.pop("WORLD_SIZE", None)
+    out, err = (subprocess.PIPE, subprocess.PIPE) if output is None else (output.open("w"), subprocess.STDOUT)
     return subprocess.Popen(
-        [sys.executable, "-m", "rlcore", "ray", "--cpus", "0.5", *words], cwd=folder, env=given,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        [sys.executable, "-m", "rlcore", *words], cwd=folder, env=given | variables, stdout=out, stderr=err, text=True,
+        start_new_session=True,
     )  # fmt: skip
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=TIMEOUT_S)
-    return process.returncode, out, err
 
 
 def wait_for(is_done: Callable[[], bool]) -> None:
@@ -147,31 +149,6 @@ def wait_for(is_done: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_ranks_run_the_command_with_what_torchrun_would_tell_them(folder: Path, ray_address: str) -> None:
-    words = ["--processes", "2", "--env", "PROBED", "probe", "show"]
-    code, out, err = ended(launched(folder, ray_address, *words, PROBED="yes", OMP_NUM_THREADS="1"))
-    assert (code, sorted(out.splitlines())) == (0, [f"rank {rank} of 2 in {folder.name}" for rank in range(2)]), err
-    assert sorted(err.splitlines()) == ["warning of 0", "warning of 1"]
-    told = [json.loads((folder / f"rank-{rank}").read_text()) for rank in range(2)]
-    assert [each["LOCAL_RANK"] for each in told] == ["0", "1"]
-    assert told[0]["MASTER_PORT"] == told[1]["MASTER_PORT"]
-    assert told[0]["PROBED"] == "yes"
-    assert told[0]["OMP_NUM_THREADS"] == "1"
-    assert told[0]["nice"] == os.nice(0)
-
-
-def test_the_first_error_is_printed_once_and_its_code_is_returned(folder: Path, ray_address: str) -> None:
-    code, _, err = ended(launched(folder, ray_address, "--processes", "2", "probe", "0-fails"))
-    assert (code, err) == (1, "ConfigError: no such word\n")
-    code, _, err = ended(launched(folder, ray_address, "--processes", "2", "probe", "killed"))
-    assert (code, err) == (1, "rlcore: rank 1 was ended by SIGKILL, as for lack of memory\n")
-
-
-def test_all_ranks_start_again_after_one_has_failed(folder: Path, ray_address: str) -> None:
-    code, _, err = ended(launched(folder, ray_address, "--processes", "2", "--restarts", "1", "probe", "0-fails"))
-    assert (code, err) == (0, "rlcore ray: ConfigError: no such word; all start again (1 of 1)\n")
-
-
 def is_alive(pid: int) -> bool:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, 0)
@@ -179,34 +156,83 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def started(folder: Path) -> list[int]:
+def pids_in(folder: Path) -> list[int]:
     wait_for(lambda: len([file for file in folder.glob("pid-*") if file.read_text()]) == 2)
     return [int((folder / f"pid-{rank}").read_text()) for rank in range(2)]
 
 
-def test_ctrl_c_is_passed_on_and_a_second_one_ends_the_ranks(folder: Path, ray_address: str) -> None:
-    process = launched(folder, ray_address, "--processes", "2", "probe", "saves")
-    started(folder)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    code, out, err = ended(process)
-    assert (code, sorted(out.splitlines())) == (0, ["saved 0", "saved 1"]), err
-    for file in folder.glob("pid-*"):
-        file.unlink()
-    process = launched(folder, ray_address, "--processes", "2", "probe", "stubborn")
-    pids = started(folder)
-    for _ in range(2):
-        os.killpg(process.pid, signal.SIGINT)
-        time.sleep(1)
-    assert ended(process)[0] == 130
-    assert not any(map(is_alive, pids))
-
-
-def test_ranks_end_after_a_launcher_that_is_killed(folder: Path, ray_address: str) -> None:
-    process = launched(folder, ray_address, "--processes", "2", "probe", "stubborn")
-    pids = started(folder)
+def test_ranks_get_what_torchrun_would_give_them_and_end_after_a_launcher_that_is_killed(
+    folder: Path, ray_address: str
+) -> None:
+    output = folder / "output"
+    words = ["ray", "--cpus", "0.5", "--processes", "2", "--env", "PROBED", "probe", "show"]
+    process = launched(folder, ray_address, *words, output=output, PROBED="yes", OMP_NUM_THREADS="1")
+    pids = pids_in(folder)
+    wait_for(lambda: output.read_text().count("\n") == 4)
+    shown = [f"rank {rank} of 2 in {folder.name}" for rank in range(2)]
+    assert sorted(output.read_text().splitlines()) == [*shown, "warning of 0", "warning of 1"]
+    told = [json.loads((folder / f"rank-{rank}").read_text()) for rank in range(2)]
+    assert [each["LOCAL_RANK"] for each in told] == ["0", "1"]
+    assert told[0]["MASTER_PORT"] == told[1]["MASTER_PORT"]
+    assert told[0]["PROBED"] == "yes"
+    assert told[0]["OMP_NUM_THREADS"] == "1"
+    assert told[0]["nice"] == os.nice(0)
     process.kill()
-    process.communicate()
+    process.wait()
     wait_for(lambda: not any(map(is_alive, pids)))
+
+
+Started = Callable[..., int]
+
+
+@pytest.fixture
+def started(folder: Path, ray_address: str, monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Return a function that starts a probe in two ranks from this process, as `rlcore ray` does from its own."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "site"), *PATHS]))
+
+    def run(action: str, **options: Any) -> int:
+        return launch.start(Launch(words=["probe", action], processes=2, address=ray_address, cpus=0.5, **options))
+
+    return run
+
+
+def test_the_first_error_is_printed_once_and_its_code_is_returned(
+    started: Started, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert started("0-fails") == 1
+    assert capfd.readouterr().err == "ConfigError: no such word\n"
+
+
+def test_all_ranks_start_again_after_one_has_failed_and_not_more_often_than_allowed(
+    started: Started, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert started("killed-after-0-fails", restarts=1) == 1
+    assert capfd.readouterr().err == (
+        "rlcore ray: ConfigError: no such word; all start again (1 of 1)\n"
+        "rlcore: rank 1 was ended by SIGKILL, as for lack of memory\n"
+    )
+
+
+def press(folder: Path, times: int) -> list[int]:
+    """Press Ctrl-C in this process when both ranks have started, and again when they have noticed; return their ids."""
+    pids = pids_in(folder)
+    for number in range(times):
+        wait_for(lambda number=number: len(list(folder.glob("pressed-*"))) == 2 * number)
+        os.kill(os.getpid(), signal.SIGINT)
+    return pids
+
+
+@pytest.mark.parametrize(("action", "times", "code"), [("saves", 1, 0), ("stubborn", 2, 130)])
+def test_ctrl_c_is_passed_on_and_a_second_one_ends_the_ranks(
+    started: Started, folder: Path, capfd: pytest.CaptureFixture[str], action: str, times: int, code: int
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        pids = threads.submit(press, folder, times)
+        assert started(action) == code
+        assert not any(map(is_alive, pids.result()))
+    expected = [f"saved {rank}" for rank in range(2)] if action == "saves" else []
+    assert sorted(capfd.readouterr().out.splitlines()) == expected
 
 
 CONFIG = """
@@ -240,10 +266,11 @@ def test_two_ranks_that_share_an_actor_and_start_again_learn_as_one_process(
     (folder / "run.yaml").write_text(CONFIG)
     (folder / "rewards.py").write_text(REWARDS)
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
-    sampler = "sampler={name: ray, num_actors: 1, num_cpus: 0}"
-    words = ["--processes", "2", "--restarts", "1", "train", "run.yaml", "run.name=two", sampler]
-    code, _, err = ended(launched(folder, ray_address, *words))
-    assert code == 0, err
+    words = ["train", "run.yaml", "run.name=two", "sampler={name: ray, num_actors: 1, num_cpus: 0}"]
+    cluster = "run.cluster={name: ray, cpus: 0.5, restarts: 1, end_timeout_s: 1}"
+    process = launched(folder, ray_address, *words, "run.processes=2", cluster)
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, err
     assert "rank 1 was ended by SIGKILL, as for lack of memory; all start again (1 of 1)" in err
     monkeypatch.chdir(folder)
     one = rlcore.train(config="run.yaml", run={"name": "one"})
@@ -256,3 +283,26 @@ def test_two_ranks_that_share_an_actor_and_start_again_learn_as_one_process(
     two = type(one.policy.model).from_pretrained(folder / "runs/two/model").state_dict()
     for name, weight in one.policy.model.state_dict().items():
         assert torch.allclose(two[name], weight, atol=1e-6), name
+
+
+def test_a_trial_of_a_sweep_has_several_processes_of_a_cluster_and_learns_as_one(
+    folder: Path, ray_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_gpt2().save_pretrained(folder / "model")
+    make_tokenizer().save_pretrained(folder / "model")
+    values = {
+        "model": {"path": str(folder / "model")}, "trainer": {"name": "sft", "batch_size": 4},
+        "data": {"samples": [list(sample) for sample in SAMPLES], "eval_samples": [["ab", "cde"]]},
+        "run": {"steps": 2, "report": False, "processes": 2, "cluster": {"name": "ray", "cpus": 0.5}},
+    }  # fmt: skip
+    (folder / "x.yaml").write_text(dump_yaml(values))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("RAY_ADDRESS", ray_address)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    words = ["trainer.optimizer.lr=[1e-2]", "--metric", "eval/loss", "--minimize", "--trials", "1", "--on", "ray"]
+    assert main(["sweep", "x.yaml", *words]) == 0, (folder / "sweeps/x/trials/00000.log").read_text()
+    measured = [json.loads(line) for line in (folder / "sweeps/x/trials/00000/metrics.jsonl").open()]
+    assert '"world": 2' in (folder / "sweeps/x/trials/00000/checkpoints/00000002/manifest.json").read_text()
+    given = load_yaml(folder / "sweeps/x/best.yaml")
+    one = rlcore.train(config={**given, "run": {"steps": 2, "report": False, "name": "one"}})
+    assert measured[-1]["eval/loss"] == pytest.approx(one.metrics["eval/loss"], abs=1e-5)

@@ -1,6 +1,7 @@
 // The curves of a chart as the view wants them, and the chart that uPlot draws of them.
 const AXES = { step: "step", tokens: "tokens", time: "seconds" };
 const WHOLE = [1, 2, 5].flatMap((digit) => [...Array(13).keys()].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
+const PAPER = 660; // pixels of width that a sheet of A4 or Letter has room for
 const NEAR = 3; // pixels within which a curve's own step counts as the step under the pointer
 
 function smoothed(values, weight) {
@@ -80,7 +81,7 @@ function plotInto(box, curves, { height, hover, zoomTo }) {
   const axis = { stroke: ink, grid, ticks: grid, font: "12px system-ui" };
   const logs = view.log && curves.some(hasPoints);
   return new uPlot({
-    width: box.clientWidth || 300, height, series, bands, legend: { show: false }, hooks: { setCursor: [hover], setSelect: [zoomTo] },
+    width: printing ? PAPER : box.clientWidth || 300, height, series, bands, legend: { show: false }, hooks: { setCursor: [hover], setSelect: [zoomTo] },
     scales: { x: { time: false }, y: logs ? { distr: 3 } : { range: limits } },
     cursor: { sync: { key: "x", filters: { pub: (kind) => !kind.startsWith("mouseup") && !kind.startsWith("mousedown") } },
       dataIdx: ownIndex, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => null } },

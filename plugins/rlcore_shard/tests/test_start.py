@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.cli import ERROR_FILE, STARTED, main
-from rlcore.cli.train import processes_to_start
+from rlcore.cli.train import start_processes
 from rlcore.errors import ConfigError
 from rlcore_shard.local_processes import _errors, _report
 
@@ -76,7 +76,8 @@ def test_an_option_out_of_range_is_refused_before_a_process_starts(
 
 def test_a_process_that_a_launcher_started_starts_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert processes_to_start({"run": {"processes": 2}}, "x.yaml") == 1
+    for asked in ({"processes": 2}, {"cluster": "ray"}):
+        assert start_processes({"run": asked}, "x.yaml", ["train", "x.yaml"]) is None
 
 
 @pytest.mark.parametrize(

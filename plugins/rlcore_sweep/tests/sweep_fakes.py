@@ -53,6 +53,8 @@ class Trial:
     def __init__(self, values: dict[str, Any]) -> None:
         self.run, self.trainer = Path(values["run"]["root"], values["run"]["name"]), values["trainer"]
         self.steps, self.seed = values["run"]["steps"], values["run"].get("seed", 0)
+        resume = values["run"]["resume"]
+        self.first = 0 if resume == "auto" else int(Path(resume).name)
         self.stopped = False
         self.run.mkdir(parents=True, exist_ok=True)
 
@@ -72,8 +74,10 @@ class Trial:
     def train(self) -> int:
         is_stubborn = self.trainer["do"] == "stubborn" and self.run.name == "00001"
         signal.signal(signal.SIGTERM, signal.SIG_IGN if is_stubborn else self.stop)
-        begin = max((int(folder.name) for folder in self.run.glob("checkpoints/*")), default=0)
+        begin = max((int(folder.name) for folder in self.run.glob("checkpoints/*")), default=self.first)
         self.write("starts", f"{os.getpid()} {begin} {os.environ.get('OMP_NUM_THREADS')}")
+        if self.trainer["do"] == "population" and self.run.name == "00001":
+            wait_for((self.run.parent / "00000/checkpoints/00000002").is_dir)
         for step in range(begin + 1, self.steps + 1):
             self.metrics(step, loss__total=1 / step)
             self.metrics(step, eval__reward__mean=self.value(step), eval__time_s=0.1)
@@ -85,6 +89,8 @@ class Trial:
         return 0
 
     def value(self, step: int) -> float | None:
+        if self.trainer["do"] == "population":  # trial 1 is the worst, and what takes its place is the best
+            return step * {"00000": 10.0, "00001": 1.0}.get(self.run.name, 20.0)
         return None if self.trainer["do"] == "nan" and step == self.steps else self.trainer["x"] * step
 
     def after(self, step: int) -> None:
@@ -98,6 +104,10 @@ class Trial:
         if do == "meet":  # needs another trial that runs at the same time
             other = self.run.parent / f"{1 - int(self.run.name):05d}" / "starts"
             wait_for(other.exists)
+        if do == "population" and self.run.name == "00000" and step == 2:
+            wait_for((self.run.parent / "00002/starts").exists)
+        if do == "population" and self.run.name == "00001" and step == 2:
+            wait_for(lambda: self.stopped)
         if do == "stubborn" and self.run.name == "00001":
             time.sleep(600)
         if QUICK not in os.environ and (do == "slow" or (do == "slow from 1" and self.run.name != "00000")):

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlcore.config import evolve
 from rlcore.config.paths import existing_path
 from rlcore.types import Prompt, Sample, SampleReward, is_conversation
-from rlcore_transformers.data.data_sets import is_instance
+from rlcore_transformers.data.data_sets import is_instance, is_stream
 from rlcore_transformers.data.logit_masks import load_logit_mask
+from rlcore_transformers.data.mixed_streams import MixedStream, open_mixed_stream
+from rlcore_transformers.data.mixture_sources import Source, parse_mixture
+from rlcore_transformers.data.mixtures import mixing
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.rows import rename_columns
 from rlcore_transformers.data.sample_rewards import build_sample_rewards
@@ -40,7 +44,7 @@ class PromptsPipeline:
         what: str = "prompts",
     ) -> list[Prompt]:
         """Read and tokenise prompts."""
-        return build_prompts(source, tokenizer, data, max_length=max_length, what=what)
+        return mixing(build_prompts)(source, tokenizer, data, max_length=max_length, what=what)
 
     def preview(self, source: Any, data: DataConfig, *, what: str) -> tuple[list[Prompt], bool] | None:
         """Return the first two rows of a source; None if reading it takes long, or can be done only once."""
@@ -60,7 +64,7 @@ class SamplesPipeline:
         what: str = "samples",
     ) -> list[Sample]:
         """Read and tokenise demonstrations."""
-        return build_samples(source, tokenizer, data, max_length=max_length, what=what)
+        return mixing(build_samples)(source, tokenizer, data, max_length=max_length, what=what)
 
     def open_stream(
         self,
@@ -70,8 +74,11 @@ class SamplesPipeline:
         seed: int,
         read: Callable[[Sequence[Any], str], Sequence[Any]],
         what: str = "samples",
-    ) -> SampleStream | None:
-        """Return the stream of a source of the `datasets` library, a file or a name on the hub."""
+    ) -> SampleStream | MixedStream | None:
+        """Return the stream of a source of the `datasets` library, a file, a name on the hub, or a mixture of them."""
+        if (sources := parse_mixture(source, what)) is not None:
+            is_whole = not (data.streaming or any(is_stream(each.path) for each in sources))
+            return None if is_whole else open_mixed_stream(sources, data, seed=seed, read=read)
         rows = open_stream(source, data, seed=seed, what=what)
         return None if rows is None else SampleStream(rows, read, what)
 
@@ -96,6 +103,14 @@ def preview(source: Any, data: DataConfig, what: str) -> tuple[list[Prompt], boo
         rows, names = list(source.head(2).to_dict("records")), [str(name) for name in source.columns]
     elif is_instance(source, "datasets", "Dataset"):
         rows, names = [dict(source[i]) for i in range(min(2, len(source)))], list(source.column_names)
+    elif (sources := parse_mixture(source, what)) is not None:
+        parts = [preview(each.path, _renaming(data, each), each.what) for each in sources]
+        if None in parts:
+            return None
+        found = [(prompt, is_text) for part, is_text in filter(None, parts) for prompt in part]
+        columns = list(dict.fromkeys(name for prompt, _ in found for name in prompt.columns))
+        whole = [evolve(prompt, columns={name: prompt.columns.get(name) for name in columns}) for prompt, _ in found]
+        return whole[:2], all(is_text for _, is_text in found)
     else:
         files = [str(source)] if isinstance(source, (str, Path)) else file_names(source, what)
         if files is not None and not all(map(_is_small, files)):
@@ -109,6 +124,10 @@ def preview(source: Any, data: DataConfig, what: str) -> tuple[list[Prompt], boo
     columns = [renamed.get(name, name) for name in names]
     found = [_prompt(row, data.prompt_column, columns) for row in rename_columns(rows, data.columns, what, needed=())]
     return ([each for each, _ in found], all(is_text for _, is_text in found)) if found else None
+
+
+def _renaming(data: DataConfig, source: Source) -> DataConfig:
+    return evolve(data, columns={**data.columns, **source.columns})
 
 
 def _is_small(name: str) -> bool:

@@ -10,7 +10,7 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import is_conversation
 from rlcore_transformers.data.chat import SPEAKERS
-from rlcore_transformers.data.sources import load_source
+from rlcore_transformers.data.sources import load_source, rename
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -94,7 +94,7 @@ def rename_columns(rows: list[Any], columns: Mapping[str, str], what: str, *, ne
                 f"{', '.join(map(repr, found)) or 'none'})"
             )
     names = {theirs: ours for ours, theirs in columns.items()}
-    return [_rename(row, names) if isinstance(row, Mapping) else row for row in rows]
+    return [rename(row, names) for row in rows]
 
 
 def refuse_empty(row: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
@@ -109,11 +109,6 @@ def refuse_empty(row: Mapping[str, Any], keys: Sequence[str], where: str) -> Non
             raise DataError(
                 f"{where}[{key!r}]: is empty (null, or an empty cell of a table); fill it in, or remove the row"
             )
-
-
-def _rename(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    kept = {key: value for key, value in row.items() if key not in names and key not in names.values()}
-    return kept | {names[key]: value for key, value in row.items() if key in names}
 
 
 def _read(row: Any, column: str, answers: Sequence[str], where: str, *, is_chat: bool) -> Any:

@@ -5,20 +5,21 @@ The source is never modified, and rows are returned unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlcore.components import describe_error
 from rlcore.config.paths import existing_path
-from rlcore.config.plain import from_json
 from rlcore.data.user_code import list_names, load_reference
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.data_sets import guard_datasets, is_instance, is_stream, parse_hub_name, refuse_stream
+from rlcore_transformers.data.files import READERS, files_in, is_pattern, matching_files, read_file, type_of
+from rlcore_transformers.data.mixture_sources import Source, parse_mixture
 
 FORMS = (
-    "a list of rows or of files, a datasets.Dataset, the path of a .jsonl, .json, .csv, .parquet or .txt file, "
+    "a list of rows or of files, a datasets.Dataset, the path of a .jsonl, .json, .csv, .tsv, .parquet or .txt file, "
     "'module:function', or a hub data set 'org/name[[:subset]:split]'"
 )
 
@@ -33,9 +34,10 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
     """Load any source of rows into a list; the source is not modified.
 
     A string (or path) is, in this order: an existing file; the folder of a saved data set, `folder` or `folder:split`;
-    a hub data set if it contains a slash (`org/name`, `org/name:split` or `org/name:subset:split`); or
-    `module:function`, which is called without arguments and may return any other source. The split defaults to `train`.
-    A list of file names (`file_names`) has the rows of all of these files, in their order.
+    a pattern of files, or a folder with files; a hub data set if it contains a slash (`org/name`, `org/name:split` or
+    `org/name:subset:split`); or `module:function`, which is called without arguments and may return any other source.
+    The split defaults to `train`. A list of file names (`file_names`) has the rows of all of these files, in their
+    order, and a mixture without weights those of its sources.
 
     Args:
         source: a list, tuple or other finite iterable, a `datasets.Dataset`, a path, a reference, or a hub id.
@@ -46,6 +48,8 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
     """
     if isinstance(source, (str, Path)):
         return _load_named(str(source), what)
+    if (sources := parse_mixture(source, what)) is not None:
+        return _load_all(sources, what)
     if isinstance(source, Mapping):
         kind = type(source).__name__
         hint = f"; name a split, as in source[{next(iter(source))!r}]" if kind == "DatasetDict" else ""
@@ -68,6 +72,46 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
     raise DataError(f"{what}: cannot read rows from {shorten(source)} ({type(source).__name__}); pass {FORMS}")
 
 
+def _load_all(sources: Sequence[Source], what: str) -> list[Any]:
+    if any(each.weights for each in sources):
+        raise DataError(
+            f"{what}: is a mixture with weights, and all of its rows are read alike here (as rewards, or with an "
+            "environment); leave the weights out"
+        )
+    return [row for each in sources for row in load_part(each, {})]
+
+
+def load_part(source: Source, columns: Mapping[str, str]) -> list[Any]:
+    """Load the rows of a source of a mixture, with its own columns renamed.
+
+    Args:
+        source: the source.
+        columns: `data.columns`, which are renamed later.
+
+    Raises:
+        DataError: it cannot be read, has no rows, is a mixture itself, or has none of the columns that it renames.
+    """
+    if parse_mixture(source.path, source.what) is not None:
+        raise DataError(f"{source.what}.path: is a mixture; list its sources among those of the first one")
+    rows = load_source(source.path, source.what)
+    rows = rows[: source.limit or len(rows)]
+    if not rows:
+        raise DataError(f"{source.what}: {shorten(source.path)} has no rows; leave this source out")
+    names = source.expected_columns(columns)
+    found = dict.fromkeys(key for row in rows if isinstance(row, Mapping) for key in row) if names else {}
+    if absent := next((name for name in names if name not in found), None):
+        raise DataError(f"{source.what}.columns: no row has the column {absent!r} (columns: {list_names(found)})")
+    return [rename(row, names) for row in rows]
+
+
+def rename(row: Any, names: Mapping[str, str]) -> Any:
+    """Return a row whose column `name` is called `names[name]`."""
+    if not names or not isinstance(row, Mapping):
+        return row
+    kept = {key: value for key, value in row.items() if key not in names and key not in names.values()}
+    return kept | {names[key]: value for key, value in row.items() if key in names}
+
+
 def file_names(source: Any, what: str) -> list[str] | None:
     """Return the names if a source is a list of file names, and None if it is anything else, such as a list of texts.
 
@@ -88,7 +132,7 @@ def file_names(source: Any, what: str) -> list[str] | None:
     named, other = found.index(True), found.index(False)
     raise DataError(
         f"{what}[{named}] = {shorten(names[named], 80)}: names a file, and {what}[{other}] = "
-        f"{shorten(names[other], 80)} does not. A list has either names of files ({', '.join(_READERS)}) or texts; "
+        f"{shorten(names[other], 80)} does not. A list has either names of files ({', '.join(READERS)}) or texts; "
         "write a text that looks like a file's name as a row, such as {prompt: ...} or {text: ...}"
     )
 
@@ -98,11 +142,13 @@ def _load_named(name: str, what: str) -> list[Any]:
     if path is not None and path.is_dir():
         return _load_folder(path, "", name, what)
     if path is not None:
-        return _read_file(path, what)
+        return read_file(path, what)
+    if is_pattern(name):
+        return [row for each in matching_files(name, what) for row in read_file(each, what)]
     folder, _, split = name.rpartition(":")
     if folder and (saved := existing_path(folder)) is not None and (saved / SPLITS_FILE).exists():
         return _load_folder(saved, split, name, what)
-    if Path(name).suffix.lower() in _READERS:
+    if type_of(name) in READERS:
         raise DataError(f"{what} = {shorten(name, 200)}: there is no such file: {Path(name).absolute()}")
     if "/" in name:
         repository, subset, split = parse_hub_name(name, what)
@@ -117,7 +163,7 @@ def _load_named(name: str, what: str) -> list[Any]:
 
 
 def _ends_like_data(name: str) -> bool:
-    return name[-9:].lower().endswith(tuple(_READERS))
+    return type_of(name[-16:]) in READERS
 
 
 def _is_file_name(text: str) -> bool:
@@ -128,11 +174,18 @@ def _is_file(name: str) -> bool:
     path = existing_path(name)
     if path is None or path.is_file():
         return path is not None and bool(path.suffix)
-    return any((path / name).exists() for name in (SPLITS_FILE, ROWS_FILE))
+    return is_saved(path)
+
+
+def is_saved(folder: Path) -> bool:
+    """Return whether a folder has a data set that `save_to_disk` of the `datasets` library wrote."""
+    return any((folder / name).exists() for name in (SPLITS_FILE, ROWS_FILE))
 
 
 def _load_folder(folder: Path, split: str, name: str, what: str) -> list[Any]:
-    """Load a data set that was saved by `save_to_disk`; of several splits `split`, by default `train`."""
+    """Load a data set that was saved by `save_to_disk`, of several splits `split`, by default `train`, or all files."""
+    if not is_saved(folder):
+        return [row for each in files_in(folder, what) for row in read_file(each, what)]
     loaded = guard_datasets(lambda library: library.load_from_disk(str(folder)), name, what)
     if isinstance(loaded, Mapping):
         if (split or "train") not in loaded:
@@ -154,68 +207,3 @@ def _call_reference(name: str, what: str) -> list[Any]:
     if target == name:
         raise DataError(f"{what} = {name!r}: the function returned its own name; return rows")
     return load_source(target, what)
-
-
-def _read_file(path: Path, what: str) -> list[Any]:
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise DataError(f"{what} = {str(path)!r}: unknown file type '{path.suffix}'; known are {', '.join(_READERS)}")
-    try:
-        return reader(path, what)
-    except UnicodeDecodeError as error:
-        line = _first_undecodable(path)
-        raise DataError(f"{what}: {path}, line {line}: is not UTF-8 text ({error.reason}); convert it first") from error
-    except OSError as error:
-        raise DataError(f"{what} = {str(path)!r}: cannot be read: {error.strerror or error}") from error
-
-
-def _first_undecodable(path: Path) -> int:
-    """Return the number of the first line that is not UTF-8 text; 0 if there is none."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                line.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                return number
-    return 0
-
-
-def _read_lines(path: Path, what: str) -> list[Any]:
-    del what  # any text is valid
-    with path.open(encoding="utf-8-sig") as lines:
-        return [line.rstrip("\n") for line in lines if line.strip()]
-
-
-def _read_json_lines(path: Path, what: str) -> list[Any]:
-    with path.open(encoding="utf-8-sig") as lines:
-        return [_parse(line, f"{what}: {path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
-
-
-def _read_json(path: Path, what: str) -> list[Any]:
-    text = path.read_text(encoding="utf-8-sig")
-    if not text.lstrip().startswith("["):
-        return _read_json_lines(path, what)
-    rows: list[Any] = _parse(text, f"{what}: {path}")
-    return rows
-
-
-def _read_table(path: Path, what: str) -> list[Any]:
-    read = "from_csv" if path.suffix.lower() == ".csv" else "from_parquet"
-    loaded = guard_datasets(lambda library: getattr(library.Dataset, read)(str(path)), str(path), what)
-    return load_source(loaded, what)
-
-
-_READERS: dict[str, Callable[[Path, str], list[Any]]] = {
-    ".jsonl": _read_json_lines,
-    ".json": _read_json,
-    ".csv": _read_table,
-    ".parquet": _read_table,
-    ".txt": _read_lines,
-}
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return from_json(text)
-    except ValueError as error:
-        raise DataError(f"{where}: cannot be read as JSON: {error}. The text begins {text[:40]!r}") from error

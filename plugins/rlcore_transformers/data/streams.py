@@ -15,12 +15,15 @@ from rlcore.data.user_code import load_reference
 from rlcore.errors import CheckpointError, DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.data_sets import guard_datasets, is_stream, parse_hub_name
-from rlcore_transformers.data.sources import file_names
+from rlcore_transformers.data.files import check_compression, files_in, is_pattern, matching_files, type_of
+from rlcore_transformers.data.sources import file_names, is_saved
 
 if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
-BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
+BUILDERS = {
+    ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text",
+}  # fmt: skip
 """What reads a file in the `datasets` library, by its suffix."""
 HEAD = 16
 """Number of rows at the beginning of a stream by which a run recognises it when it is resumed."""
@@ -167,7 +170,7 @@ class _Counts:
             warn_of_counts(self._counts, self._what, read=self._num_read)
 
 
-def open_stream(source: Any, data: DataConfig, *, seed: int, what: str = "samples") -> Any:
+def open_stream(source: Any, data: DataConfig, *, seed: int, limit: int = 0, what: str = "samples") -> Any:
     """Return the iterable data set of a source that is to be streamed; None if the source is read whole.
 
     Args:
@@ -175,6 +178,7 @@ def open_stream(source: Any, data: DataConfig, *, seed: int, what: str = "sample
             type, a name on the hub or `module:function`.
         data: the options `streaming` and `shuffle_buffer`.
         seed: seed of the shuffling.
+        limit: rows that are read, the first ones; 0 for all.
         what: the option that holds the source, for errors.
 
     Raises:
@@ -193,6 +197,7 @@ def open_stream(source: Any, data: DataConfig, *, seed: int, what: str = "sample
             f"data.streaming: {what} is {shorten(source)} ({type(rows).__name__}), which is no stream; give a file, a "
             "data set of the hub or a datasets.IterableDataset, or leave data.streaming out"
         )
+    rows = rows.take(limit) if limit else rows
     return rows.shuffle(seed=seed, buffer_size=data.shuffle_buffer) if data.shuffle_buffer else rows
 
 
@@ -202,8 +207,10 @@ def _open(source: Any, what: str) -> Any:
     if not isinstance(source, (str, Path)):
         return source
     name, path = str(source), existing_path(str(source))
-    suffix = Path(name).suffix.lower()
-    if path is not None and suffix in BUILDERS:
+    suffix = type_of(name)
+    if path is not None and path.is_dir() and not is_saved(path):
+        return _open_files(list(map(str, files_in(path, what))), what)
+    if (path is not None and suffix in BUILDERS) or is_pattern(name):
         return _open_files([name], what)
     if path is None and "/" in name and suffix not in BUILDERS:
         repository, subset, split = parse_hub_name(name, what)
@@ -217,8 +224,11 @@ def _open(source: Any, what: str) -> Any:
     )
 
 
-def _open_files(names: Sequence[str], what: str) -> Any:
-    kinds = list(dict.fromkeys(Path(name).suffix.lower() for name in names))
+def _open_files(given: Sequence[str | Path], what: str) -> Any:
+    names: list[str | Path] = []
+    for name in map(str, given):
+        names += matching_files(name, what) if is_pattern(name) else [name]
+    kinds = list(dict.fromkeys(map(type_of, names)))
     if len(kinds) > 1 or kinds[0] not in BUILDERS:
         raise DataError(
             f"data.streaming: {what} has files of the types {', '.join(kinds)}; files that are streamed must be of one "
@@ -227,6 +237,13 @@ def _open_files(names: Sequence[str], what: str) -> Any:
     paths = [existing_path(name) for name in names]
     if None in paths:
         absent = paths.index(None)
-        raise DataError(f"{what}[{absent}] = {names[absent]!r}: there is no such file")
+        raise DataError(f"{what}[{absent}] = {str(names[absent])!r}: there is no such file")
+    for path in paths:
+        check_compression(Path(str(path)), what)
     how: dict[str, Any] = {"path": BUILDERS[kinds[0]], "data_files": list(map(str, paths)), "split": "train"}
-    return guard_datasets(lambda library: library.load_dataset(streaming=True, **how), ", ".join(names), what)
+    how |= {"sep": "\t"} if kinds[0] == ".tsv" else {}
+    shown = ", ".join(map(str, names))
+    try:
+        return guard_datasets(lambda library: library.load_dataset(streaming=True, **how), shown, what)
+    except StopIteration:  # of the library, which reads the first rows of a file
+        raise DataError(f"{what}: {shown} has no rows") from None

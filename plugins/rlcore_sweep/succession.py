@@ -1,0 +1,149 @@
+"""What a trial runs with, the best configuration, and trials that go on from the checkpoint of a better one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import attrs
+
+from rlcore.config import merge
+from rlcore_sweep.population import choose_donor, explore
+from rlcore_sweep.study import Study, TrialRecord
+from rlcore_sweep.sweep_folder import SweepFolder, checkpoint_of, name_of, write_yaml
+from rlcore_sweep.sweep_options import Sweep
+
+ATTEMPTS = 5
+"""How often a checkpoint is copied that its run deletes meanwhile, because it has a newer one."""
+
+
+def settings_of(sweep: Sweep, folder: SweepFolder, trial: TrialRecord) -> dict[str, Any]:
+    """Return the configuration of a trial, which resumes from its newest checkpoint, or begins."""
+    run: dict[str, Any] = {
+        "name": name_of(trial.number), "root": str(folder.trials), "resume": "auto", "overwrite": False,
+        "push_to_hub": None,
+    }  # fmt: skip
+    shared = sweep.base.get("run") or {}
+    if sweep.options.on == "ray" and not shared.get("cluster"):
+        run["cluster"] = "ray"
+    if trial.donor is not None:
+        run["accept_changes"] = [*shared.get("accept_changes", ()), *(each.path for each in sweep.dimensions)]
+        if checkpoint_of(folder.run(trial.number)) is None and (found := _inherited(folder, trial)) is not None:
+            run |= {"resume": str(found), "overwrite": True}
+    return merge(sweep.configuration(sweep.values(trial.parameters)), {"run": run})
+
+
+def _inherited(folder: SweepFolder, trial: TrialRecord) -> Path | None:
+    """Return the checkpoint of another trial from which a trial begins; None if it is lost."""
+    found = sorted((folder.inherited(trial.number) / "checkpoints").glob("*"))
+    return found[-1] if found else None
+
+
+@attrs.frozen
+class Population:
+    """The trials of `prune: pbt`, which run at the same time; of any other sweep, nothing is replaced.
+
+    Attributes:
+        sweep: the sweep.
+        folder: its folder.
+        study: its trials.
+    """
+
+    sweep: Sweep
+    folder: SweepFolder
+    study: Study
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no trial begins any more without another's checkpoint."""
+        options = self.sweep.options
+        founders = sum(each.donor is None and each.state != "failed" for each in self.study.records())
+        return options.prune == "pbt" and founders >= options.parallel
+
+    def find_donor(self, number: int, step: int) -> int | None:
+        """Return the trial from whose checkpoint another goes on instead of a trial that was measured; None if none.
+
+        Trials are compared at their first measurement after each `min_steps` steps, with all that have come so far.
+        """
+        options, every, records = self.sweep.options, self.study.min_steps, self.study.records()
+        start = step - step % every
+        by_number = {each.number: each for each in records if each.begun < start}
+        if options.prune != "pbt" or number not in by_number or len(records) >= options.trials:
+            return None
+        steps = {each: _first_step(record, start, start + every) for each, record in by_number.items()}
+        if steps[number] != step:
+            return None
+        values = {
+            each: by_number[each].measured[at]
+            for each, at in steps.items()
+            if at is not None and by_number[each].state != "failed"
+        }
+        found = choose_donor(
+            number, values, options.reduction, is_maximised=self.study.is_maximised,
+            random=Random(f"{options.seed} {number} {step}"),  # noqa: S311  no secret
+        )  # fmt: skip
+        return found if found is not None and self._can_give(by_number[found], by_number[number].begun) else None
+
+    def _can_give(self, donor: TrialRecord, begun: int) -> bool:
+        """Return whether a trial runs and has a checkpoint later than `begun`, from which there is more to learn."""
+        at = checkpoint_of(self.folder.run(donor.number))
+        most = self.study.total_steps
+        return donor.state == "unfinished" and at is not None and at > begun and (most is None or at < most)
+
+    def replace(self, number: int, donor: int) -> list[int]:
+        """End a trial, and return the number of that which goes on from the donor's checkpoint in its place."""
+        begun = self._copy_checkpoint(donor, number)
+        if begun is None:
+            self.study.prune(number, f"trial {donor}, from which another should go on, has no checkpoint any more")
+            return []
+        random = Random(f"{self.sweep.options.seed} {number} values")  # noqa: S311  no secret
+        values = explore(self.sweep.dimensions, self.study.record(donor).parameters, random)
+        successor = self.study.succeed(donor, begun, values).number
+        self.folder.inherited(number).replace(self.folder.inherited(successor))
+        self.study.prune(number, f"trial {successor} goes on from step {begun} of trial {donor}")
+        return [successor]
+
+    def _copy_checkpoint(self, donor: int, number: int) -> int | None:
+        """Keep the newest checkpoint of a trial, and return its step; files are linked where that is possible."""
+        source, target = self.folder.run(donor), self.folder.inherited(number)
+        for _ in range(ATTEMPTS):
+            shutil.rmtree(target, ignore_errors=True)
+            step = checkpoint_of(source)
+            if step is None:
+                return None
+            with suppress(OSError, shutil.Error):  # deleted meanwhile
+                name = f"checkpoints/{step:08d}"
+                shutil.copytree(source / name, target / name, copy_function=_link)
+                if (source / "start").is_dir():
+                    shutil.copytree(source / "start", target / "start", copy_function=_link)
+                return step
+        return None
+
+
+def _first_step(record: TrialRecord, start: int, end: int) -> int | None:
+    return min((step for step in record.measured if start <= step < end), default=None)
+
+
+def write_best(sweep: Sweep, folder: SweepFolder, study: Study) -> None:
+    """Write the configuration of the best trial, which `rlcore train` runs."""
+    best = study.best()
+    if best is None:
+        return
+    lines = [f"# The best trial of {folder.path}: {best.number}, {sweep.options.metric} {best.value!r}"]
+    if best.donor is not None:
+        lines += [
+            f"# It went on from step {best.begun} of trial {best.donor} with these values. A run that has them",
+            f"# from its beginning learns otherwise. The model of the trial is in {folder.run(best.number)}.",
+        ]
+    write_yaml(folder.best, sweep.configuration(sweep.values(best.parameters)), lines)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,146 @@
+"""Population based training: which trial takes whose place, with which values, and from which weights."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from sweep_fakes import make_sweep, records, run_sweep
+
+import rlcore
+from rlcore.config import load_yaml
+from rlcore_sweep import sweep_loop
+from rlcore_sweep.population import choose_donor, explore
+from rlcore_sweep.space import Dimension
+from rlcore_sweep.succession import Population, settings_of
+from rlcore_sweep.sweep_command import open_study
+from rlcore_sweep.sweep_folder import claim
+from rlcore_sweep.sweep_options import read_sweep
+from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
+
+LR = "trainer.optimizer.lr"
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_loop, "POLL_S", 0.02)
+
+
+def choices(number: int, values: list[float], reduction: int, **options: Any) -> set[int | None]:
+    """Return all trials that may take the place of one, for many random numbers."""
+    options = {"is_maximised": True, **options}
+    measured = dict(enumerate(values))
+    return {choose_donor(number, measured, reduction, random=Random(seed), **options) for seed in range(40)}
+
+
+def test_the_worst_of_a_population_are_replaced_by_the_best() -> None:
+    values = [3.0, 1.0, 8.0, 5.0, 7.0, 2.0, 6.0, 4.0]  # by hand: of eight, a quarter is two
+    assert choices(1, values, 4) == choices(5, values, 4) == {2, 4}
+    assert choices(0, values, 4) == {None}
+    assert choices(2, values, 4) == {None}
+    assert choices(2, values, 4, is_maximised=False) == {1, 5}
+
+
+def test_a_part_of_a_trial_counts_as_one_and_at_most_half_is_replaced() -> None:
+    assert choices(0, [1.0, 2.0, 3.0, 4.0, 5.0], 4) == choices(1, [1.0, 2.0, 3.0, 4.0, 5.0], 4) == {3, 4}
+    assert choices(1, [2.0, 1.0, 3.0], 2) == {2}  # ceil(3 / 2) is 2, and half of three is one
+    assert choices(0, [2.0, 1.0, 3.0], 2) == {None}
+    assert choices(0, [1.0], 2) == {None}
+
+
+def test_a_metric_that_is_not_finite_is_the_worst() -> None:
+    assert choices(0, [math.nan, 1.0], 4) == {1}
+    assert choices(0, [math.nan, 1.0], 4, is_maximised=False) == {1}
+
+
+def test_values_are_changed_by_a_fifth_or_drawn_anew_and_stay_in_the_space() -> None:
+    space = [
+        Dimension("a", "loguniform", 1e-6, 1e-2), Dimension("b", "uniform", 0.0, 0.5), Dimension("c", "int", 1, 9, 1),
+        Dimension("d", "choice", choices=("x", "y", "z")), Dimension("e", "quniform", 0.6, 1.2, 0.2),
+    ]  # fmt: skip
+    given = {"a": 1e-4, "b": 0.5, "c": 5, "d": "y", "e": 0.8}
+    seen = [explore(space, given, Random(seed)) for seed in range(400)]
+    for name, exact in (("a", {8e-5, 1.2e-4}), ("b", {0.4, 0.5}), ("c", {4, 6})):
+        near = [each[name] for each in seen if any(math.isclose(each[name], value) for value in exact)]
+        assert {min(exact, key=lambda value, each=each: abs(value - each)) for each in near} == exact
+        assert 0.6 < len(near) / len(seen) < 0.95  # three quarters, and some of the drawn ones
+    assert all(1e-6 <= each["a"] <= 1e-2 and 0 <= each["b"] <= 0.5 for each in seen)
+    assert {each["c"] for each in seen} == set(range(1, 10))
+    assert {each["d"] for each in seen} == {"x", "y", "z"}
+    assert {each["e"] for each in seen} == {0.6, 0.8, 1.0, 1.2}
+    assert explore(space, given, Random(7)) == explore(space, given, Random(7))
+
+
+def test_a_trial_that_is_worse_ends_and_another_goes_on_from_the_checkpoint_of_the_better_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = {"trainer": {"do": "population"}, "run": {"steps": 4, "accept_changes": ["gen"]}}
+    options = {"prune": "pbt", "parallel": 2, "trials": 3, "min_steps": 2}
+    sweep = make_sweep(tmp_path, "trainer.x=uniform(1, 2)", base=base, **options)
+    assert run_sweep(sweep) == 0
+    first, worst, last = records(sweep)
+    assert [each.state for each in (first, worst, last)] == ["done", "pruned", "done"]
+    assert (first.donor, worst.donor, last.donor, last.begun) == (None, None, 0, 2)
+    assert worst.reason == "trial 2 goes on from step 2 of trial 0"
+    assert last.measured == {3: 60.0, 4: 80.0}
+    assert last.parameters["trainer.x"] != first.parameters["trainer.x"]
+    trials = sweep.folder / "trials"
+    assert (trials / "00002/starts").read_text().split()[1] == "2"
+    run = load_yaml(trials / "00002.yaml")["run"]
+    assert run["resume"] == str(trials / "00002.from/checkpoints/00000002")
+    assert run["accept_changes"] == ["gen", "trainer.x"]
+    best = (sweep.folder / "best.yaml").read_text()
+    assert "# It went on from step 2 of trial 0 with these values." in best
+    assert "trial 2 goes on from step 2 of trial 0" in (sweep.folder / "report.html").read_text()
+    assert "trial 2: goes on from step 2 of trial 0; trainer.x=" in capsys.readouterr().out
+
+
+def test_trials_with_a_place_of_their_own_stay_when_there_are_enough(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, "trainer.x=uniform(1, 2)", prune="pbt", parallel=2, trials=5)
+    assert run_sweep(sweep) == 0  # trials end at once, so that none is there to go on from
+    assert [each.donor for each in records(sweep)][:2] == [None, None]
+    assert sum(each.donor is None for each in records(sweep)) == 2
+
+
+def test_a_successor_has_the_weights_of_its_donor_and_its_own_learning_rate(tmp_path: Path) -> None:
+    """The donor has trained for two steps; the successor's third step is the same as that of a run that resumes it."""
+    model = tmp_path / "model"
+    make_gpt2().save_pretrained(model)
+    make_tokenizer().save_pretrained(model)
+    values = {
+        "model": {"path": str(model)}, "trainer": {"name": "sft", "batch_size": 4},
+        "data": {"samples": [list(sample) for sample in SAMPLES]}, "eval": {"at_end": False}, "loggers": [],
+        "run": {"steps": 3, "report": False}, "checkpoint": {"every": 1},
+    }  # fmt: skip
+    file = tmp_path / "x.yaml"
+    file.write_text(rlcore.config.dump_yaml(values))
+    options = {"prune": "pbt", "parallel": 2, "trials": 3, "min_steps": 1, "metric": "loss/total", "mode": "min"}
+    sweep = read_sweep(file, [f"{LR}=loguniform(1e-3, 1e-1)"], options, folder=tmp_path / "sweep")
+    sweep.folder.mkdir()
+    folder = claim(sweep)
+    study = open_study(sweep, folder)
+    population = Population(sweep, folder, study)
+    numbers = [each.number for each in (study.ask(), study.ask()) if each is not None]
+    donor = settings_of(sweep, folder, study.record(0))
+    rlcore.train(config={**donor, "run": {**donor["run"], "steps": 2}})
+    for number, loss in ((0, 1.0), (1, 2.0)):
+        study.report(number, 1, loss)
+    assert [population.find_donor(number, 1) for number in numbers] == [None, 0]
+    (successor,) = population.replace(1, 0)
+    given = settings_of(sweep, folder, study.record(successor))
+    result = rlcore.train(config=given)
+    assert result.run.step == 3
+    assert result.run.config.trainer["optimizer"]["lr"] == study.record(successor).parameters[LR]
+    assert given["trainer"]["optimizer"]["lr"] != donor["trainer"]["optimizer"]["lr"]
+    resumed = {"name": "again", "root": str(tmp_path), "resume": str(folder.run(0) / "checkpoints/00000002")}
+    again = {**given, "run": {**given["run"], **resumed, "overwrite": False}}
+    expected = rlcore.train(config=again).policy.model.state_dict()
+    plain = {**donor, "run": {**donor["run"], **resumed, "name": "plain", "overwrite": False}}
+    unchanged = rlcore.train(config=plain).policy.model.state_dict()
+    own = result.policy.model.state_dict()
+    assert all(torch.equal(own[name], weight) for name, weight in expected.items())
+    assert not all(torch.equal(own[name], weight) for name, weight in unchanged.items())

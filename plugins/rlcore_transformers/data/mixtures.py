@@ -1,0 +1,211 @@
+"""Mixtures of sources in memory: rows of several sources, and an order that takes them by weights."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+import numpy as np
+
+from rlcore.errors import CheckpointError, DataError
+from rlcore.safe_text import shorten
+from rlcore.sampling import hash_positions
+from rlcore.training import Order, OrderedRows
+from rlcore.types import Prompt, sequences_of
+from rlcore_transformers.data.mixture_sources import Source, parse_mixture
+from rlcore_transformers.data.sources import load_part
+
+if TYPE_CHECKING:
+    from rlcore.settings import DataConfig
+
+_Build = TypeVar("_Build", bound=Callable[..., Any])
+
+
+def mixing(build: _Build) -> _Build:
+    """Let a pipeline read mixtures: it builds the rows of each source, which `MixedRows` then holds.
+
+    Args:
+        build: a function with the arguments of `rlcore.protocols.SamplePipeline` or `PromptPipeline`.
+    """
+
+    @functools.wraps(build)
+    def build_mixed(source: Any, tokenizer: Any, data: DataConfig, *, max_length: int, what: str = "") -> Any:
+        named = {"what": what} if what else {}
+        sources = parse_mixture(source, what or "samples")
+        if sources is None:
+            return build(source, tokenizer, data, max_length=max_length, **named)
+        parts = [
+            build(load_part(each, data.columns), tokenizer, data, max_length=max_length, what=each.what)
+            for each in sources
+        ]
+        return MixedRows(parts, sources)
+
+    return build_mixed  # type: ignore[return-value]
+
+
+class MixedRows(OrderedRows):
+    """Tokenised rows of several sources, taken by weight.
+
+    Prompts of the sources alternate, so that the first ones, which are evaluated by default, are of every source; they
+    have the columns of all sources. Rows of other forms lie source by source.
+
+    Args:
+        parts: the rows of each source.
+        sources: the sources.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[Any]], sources: Sequence[Source]) -> None:
+        self.sources = sources
+        if any(isinstance(row, Prompt) for part in parts for row in part):
+            marked = list(zip_longest(*_of_one_form(parts, sources)))
+            pairs = [(row, i) for rows in marked for i, row in enumerate(rows) if row is not None]
+        else:
+            pairs = [(row, i) for i, part in enumerate(parts) for row in part]
+        super().__init__(row for row, _ in pairs)
+        self._members = [i for _, i in pairs]
+
+    def parts(self) -> dict[str, Sequence[Any]]:
+        """Return the rows of each source by its name."""
+        return {
+            source.name: [row for row, member in zip(self, self._members, strict=True) if member == i]
+            for i, source in enumerate(self.sources)
+        }
+
+    def order(self, rows: Sequence[Any], seed: int) -> MixedOrder:
+        """Return the order of these rows, or of rows that have their samples.
+
+        Raises:
+            DataError: no row of a source is left.
+        """
+        return MixedOrder(self.members(rows), self.sources, seed)
+
+    def members(self, rows: Sequence[Any]) -> list[int]:
+        """Return the number of the source of each row."""
+        if rows is self:
+            return self._members
+        pairs = zip(self, self._members, strict=True)
+        known = {id(sample): member for row, member in pairs for sample in sequences_of(row)}
+        return [known[id(sequences_of(row)[0])] for row in rows]
+
+
+def _of_one_form(parts: Sequence[Sequence[Prompt]], sources: Sequence[Source]) -> list[list[Prompt]]:
+    names = dict.fromkeys(name for part in parts for prompt in part for name in prompt.columns)
+    return [
+        [
+            attrs.evolve(prompt, columns={name: prompt.columns.get(name) for name in names}, source=source.name)
+            for prompt in part
+        ]
+        for part, source in zip(parts, sources, strict=True)
+    ]
+
+
+class MixedOrder(Order):
+    """Takes each row from a source drawn by weight, and the rows of a source shuffled anew in each pass over it.
+
+    A pass has as many rows as the sources together; small sources with a large weight come several times in it. Draw
+    number n is a hash of the seed and n, so that the order depends on nothing else. Without weights the rows of all
+    sources are shuffled together, and each comes once in a pass. A step is a call of `take`.
+
+    Args:
+        members: number of the source of each row.
+        sources: the sources.
+        seed: seed of the draws and shuffles.
+
+    Raises:
+        DataError: no row has a source that has a weight.
+    """
+
+    def __init__(self, members: Sequence[int], sources: Sequence[Source], seed: int) -> None:
+        super().__init__(len(members), seed)
+        self._members, self._sources = members, sources
+        self._rows = [[k for k, member in enumerate(members) if member == i] for i in range(len(sources))]
+        for rows, source in zip(self._rows, sources, strict=True):
+            if not rows:
+                raise DataError(f"{source.what}: no row of {shorten(source.path)} is left to learn from")
+        self._orders = [Order(len(rows), seed + 7919 * (i + 1)) for i, rows in enumerate(self._rows)]
+        self.steps, self._counts = 0, Counter[int]()
+
+    def __copy__(self) -> MixedOrder:
+        """Return an order that goes on from here by itself."""
+        copied = MixedOrder(self._members, self._sources, self.seed)
+        copied.load_state_dict(self.state_dict())
+        return copied
+
+    def take(self, num: int) -> list[int]:
+        """Return the next `num` indices."""
+        if not all(source.weights for source in self._sources):
+            indices = super().take(num)
+        else:
+            drawn = draw_sources(self._sources, self.seed, self.position, num, self.steps)
+            rows = [iter(order.take(drawn.count(i))) for i, order in enumerate(self._orders)]
+            indices = [self._rows[i][next(rows[i])] for i in drawn]
+            self.position += num
+        self.steps += 1
+        self._counts.update(self._members[index] for index in indices)
+        return indices
+
+    def metrics(self) -> dict[str, float]:
+        """Return each source's share of the rows taken since the last call, and the passes over each, if weighed."""
+        counts, self._counts = self._counts, Counter()
+        passes = [order.epoch for order in self._orders] if self._sources[0].weights else []
+        return source_metrics(self._sources, counts, passes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, the steps, the position in each source, and the weights."""
+        return {
+            **super().state_dict(), "steps": self.steps, "weights": weights_of(self._sources),
+            "positions": [order.position for order in self._orders],
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at the saved position.
+
+        Raises:
+            CheckpointError: the sources or their weights are others than before.
+        """
+        check_weights(state, self._sources)
+        super().load_state_dict(state)
+        self.steps = state["steps"]
+        for i, (order, position) in enumerate(zip(self._orders, state["positions"], strict=True)):
+            order.load_state_dict({"position": position, "count": order.count, "seed": self.seed + 7919 * (i + 1)})
+
+
+def draw_sources(sources: Sequence[Source], seed: int, position: int, num: int, step: int) -> list[int]:
+    """Return the number of the source of each of `num` rows from `position` on, drawn by the weights at a step."""
+    weights = np.cumsum([source.weight_at(step) for source in sources])
+    numbers = np.arange(position, position + num, dtype=np.uint64)
+    hashed = hash_positions(np.array([seed * 1_000_003 + 17], dtype=np.uint64), numbers)
+    uniforms = (hashed >> np.uint64(11)) * 2.0**-53
+    drawn: list[int] = np.searchsorted(weights, uniforms * weights[-1], side="right").tolist()
+    return drawn
+
+
+def source_metrics(sources: Sequence[Source], counts: Mapping[int, int], passes: Sequence[float]) -> dict[str, float]:
+    """Return the metrics of a step: `data/share/NAME` of each source, and `data/epoch/NAME`; none without rows."""
+    total = sum(counts.values())
+    shares = {f"data/share/{source.name}": counts.get(i, 0) / total for i, source in enumerate(sources) if total}
+    ends: Iterable[tuple[Source, float]] = zip(sources, passes, strict=False) if total else ()
+    return shares | {f"data/epoch/{source.name}": passed for source, passed in ends}
+
+
+def check_weights(state: Mapping[str, Any], sources: Sequence[Source]) -> None:
+    """Check that a checkpoint's mixture has these sources and weights.
+
+    Raises:
+        CheckpointError: it has others, or was written without a mixture.
+    """
+    before, now = state.get("weights"), weights_of(sources)
+    if before != now:
+        raise CheckpointError(
+            f"the checkpoint was written with the mixture {before}, now it is {now}: resume with the original sources "
+            "and weights, or start a new run from the checkpoint's model folder"
+        )
+
+
+def weights_of(sources: Sequence[Source]) -> dict[str, list[list[float]]]:
+    """Return the name of each source, and its weights by step, as plain values."""
+    return {source.name: [[float(step), weight] for step, weight in source.weights] for source in sources}
