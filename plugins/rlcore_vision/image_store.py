@@ -154,6 +154,10 @@ class ImageStore:
         dim = 1 if each[0]["pixel_values"].dim() == 5 else 0  # [1, parts, channels, height, width]
         return {name: _join([inputs[name] for inputs in each], dim) for name in each[0]}
 
+    def probe(self) -> dict[str, Tensor]:
+        """Return the pixel values of an image that is none of the run's."""
+        return self._process(Image.new("RGB", (64, 64), "gray"), "a gray image")[1]
+
     def _process(self, image: Image.Image, where: str) -> tuple[str, dict[str, Tensor]]:
         token = str(self.processor.image_token)
         try:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoProcessor, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from rlcore.config.paths import existing_path
+from rlcore.dropout import eval_mode
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore.protocols import HeadBuilder
@@ -75,6 +77,8 @@ def build_vision_language(
     prepare(model, config)
     if config.freeze_vision and find_adapters(model) is None:
         freeze_vision(model)
+    elif getattr(seeing, "images", None) is not None:
+        freeze_unused(model, seeing.images)
     speed = SpeedReport(config.speed)
     for technique in ("packing", "prefixes", "attention_groups", "frozen_trunk"):
         speed.refuse(technique, "rows may have images")
@@ -105,6 +109,26 @@ def freeze_vision(model: PreTrainedModel) -> None:
         if parameter.requires_grad:
             parameter.requires_grad_(False)
             vars(parameter)[FROZEN] = True
+
+
+def freeze_unused(model: PreTrainedModel, images: ImageStore) -> None:
+    """Freeze the encoder's parameters on which no feature depends, such as layers above the one that is read.
+
+    They would have no gradient, which several processes refuse.
+    """
+    encoders = [getattr(model.base_model, name) for name in ENCODERS if hasattr(model.base_model, name)]
+    trained = [weight for encoder in encoders for weight in encoder.parameters() if weight.requires_grad]
+    if not trained:
+        return
+    seeing: Any = model
+    pixels = {name: array.to(model.device) for name, array in images.probe().items()}
+    with eval_mode(model), torch.enable_grad():
+        total = sum(each.float().sum() for each in seeing.get_image_features(**pixels, return_dict=True).pooler_output)
+        found: Any = torch.autograd.grad(total, trained, allow_unused=True) if total.requires_grad else ()
+    for weight, gradient in zip(trained, found, strict=False):
+        if gradient is None:
+            weight.requires_grad_(False)
+            vars(weight)[FROZEN] = True
 
 
 def _read_processor(spec: Any, given: object, config: VisionLanguageConfig, model: PreTrainedModel) -> Any:
@@ -161,8 +185,6 @@ def _load_processor(spec: Any, given: object, config: VisionLanguageConfig) -> P
 
 def _example_model() -> PreTrainedModel:
     """Return the model that the conformance kit trains on texts: a tiny LLaVA whose encoder is frozen."""
-    import torch
-
     from rlcore_vision.tiny_families import llava
 
     config, _ = llava()

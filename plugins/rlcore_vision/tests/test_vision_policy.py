@@ -131,7 +131,9 @@ def test_freezing_the_vision_encoder_leaves_the_projection_to_train() -> None:
     assert all(weight.grad is None for weight in model.vision_tower.parameters())
     assert all(weight.grad is not None for weight in model.multi_modal_projector.parameters())
     thawed = build_vision_language(policy.model, VisionLanguageConfig(), tokenizer=policy.tokenizer)
-    assert all(weight.requires_grad for weight in thawed.model.base_model.vision_tower.parameters())
+    trained = {name for name, each in thawed.model.base_model.vision_tower.named_parameters() if each.requires_grad}
+    assert trained
+    assert trained == {name for name, _ in model.vision_tower.named_parameters() if "post_layernorm" not in name}
 
 
 @families
@@ -194,3 +196,15 @@ def test_a_model_without_a_processor_says_what_to_pass() -> None:
     config, _ = FAMILIES["llava"]()
     with pytest.raises(ModelError, match="pass tokenizer=, the processor"):
         build_vision_language(config, VisionLanguageConfig())
+
+
+@families
+def test_every_parameter_that_trains_gets_a_gradient_from_a_batch_with_images(family: str) -> None:
+    policy, _ = policy_of(family)
+    policy.score(answered(policy, prompts_of(policy))).logprobs.sum().backward()
+    named = dict(policy.model.named_parameters())
+    assert [name for name, weight in named.items() if weight.requires_grad and weight.grad is None] == []
+    frozen = {name for name, weight in named.items() if not weight.requires_grad}
+    unread = {"llava": ".post_layernorm.", "gemma3": ".head."}  # above the layer that is read
+    assert all(unread[family] in name for name in frozen)
+    assert bool(frozen) == (family in unread)
