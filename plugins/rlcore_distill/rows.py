@@ -11,7 +11,7 @@ from rlcore.config import evolve
 from rlcore.errors import DataError
 from rlcore.protocols import Policy
 from rlcore.sampling import sample
-from rlcore.training import Order, Run, rollout_metrics, stack_samples
+from rlcore.training import Run, rollout_metrics, stack_samples
 from rlcore.types import Metrics, Prompt, Sample, Trajectories
 from rlcore_distill.config import DistillConfig, PromptDistillConfig
 
@@ -92,7 +92,7 @@ class PromptRows:
 
     def __init__(self, config: PromptDistillConfig, run: Run, teacher: Policy | None) -> None:
         self.config, self.run, self.teacher, self.shares = config, run, teacher, Shares(config.on_policy)
-        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.order = run.data.order(run.prompts)
 
     def num_batches(self) -> int | None:
         """Return the number of steps of a pass over the prompts."""

@@ -74,7 +74,7 @@ class OnlineDPOTrainer:
         self._policy.module.train()
         reference = OnlineReference(options, run, self._policy)
         self.objective = PairObjective(options, self._policy, reference, temperature=run.temperature)
-        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.order = run.data.order(run.prompts)
         self.store = run.make_store()
         run.plan_steps(len(run.prompts) / config.batch_size)
         self.updater = run.updater(self._policy, config.optimizer)

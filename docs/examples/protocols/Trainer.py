@@ -21,10 +21,8 @@ class OneByOne:
     needs, default_budget = ("samples",), {"epochs": 1}
 
     def __init__(self, config, run):
-        from rlcore.training import Order
-
         self.run, self._policy = run, run.build()
-        self.order = Order(len(run.samples), run.config.run.seed)
+        self.order = run.data.order(run.samples)
         run.plan_steps(len(run.samples))  # number of steps of an epoch
         self.updater = run.updater(self._policy, config.optimizer)
 
