@@ -90,6 +90,7 @@ def test_the_table_of_packages_left_out_has_every_default_package() -> None:
         "ray",
         "asynchronous",
         "testing",
+        "vision",
     )
     assert set(DEFAULT) == {f"rlcore-{name}" for name in known}
 
