@@ -255,8 +255,8 @@ class SweepLoop:
         """Signal all trials to finish their step and save, and wait for them; a second Ctrl-C kills them."""
         if not self._running:
             return
-        self.screen.note(f"waiting for {len(self._running)} trials to finish their step and save; {hint}")
         try:
+            self.screen.note(f"waiting for {len(self._running)} trials to finish their step and save; {hint}")
             for child in self._running.values():
                 child.stop("end")
             while self._running:
