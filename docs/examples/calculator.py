@@ -1,11 +1,11 @@
 """Learn to use a calculator: imitate careless demonstrations, then learn from a reward for right answers.
 
-The demonstrations show how a call is written, but only two in five copy the numbers of the question, and one in four
+The demonstrations show how a call is written, but only one in three copies the numbers of the question, and one in five
 reports what the calculator said. A tiny model with random weights imitates them; then GRPO trains it with the tool and
 a reward for right answers. Run `python calculator.py [SEED]`: two minutes on one CPU.
 
-Share of right answers to 200 held-out questions, with seeds 0, 1 and 2: .10, .06 and .05 after the imitation, .97, .96
-and .97 after 60 steps of GRPO.
+Share of right answers to 200 questions that are held out of the demonstrations and of GRPO, with seeds 0, 1 and 2:
+.025, .035 and .06 after the imitation, .95, .965 and .965 after 60 steps of GRPO.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import rlcore
 
 WORDS = ["<pad>", "</s>", "[add(a=", ",b=", ")]", "+", "=", "!", *"0123456789"]
 NUMBERS = range(10, 50)
+Pair = tuple[int, int]
 MODEL = GPT2Config(
     vocab_size=len(WORDS), n_positions=48, n_embd=64, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
     attn_pdrop=0.0, bos_token_id=1, eos_token_id=1, pad_token_id=0,
@@ -52,33 +53,44 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 
 
-def demonstration(rng: random.Random) -> list[str]:
+def split(rng: random.Random) -> tuple[list[Pair], list[Pair]]:
+    """Return the pairs of numbers to train on, and 200 that are held out of both stages of the training."""
+    pairs = [(a, b) for a in NUMBERS for b in NUMBERS]
+    rng.shuffle(pairs)
+    return pairs[200:], pairs[:200]
+
+
+def demonstration(rng: random.Random, pairs: Sequence[Pair]) -> list[str]:
     """Return a question, a call, its result and an answer, the second and the last of which are often wrong."""
-    a, b, x, y = (rng.choice(NUMBERS) for _ in range(4))
-    if rng.random() < 0.4:
+    (a, b), (x, y) = rng.choice(pairs), rng.choice(pairs)
+    if rng.random() < 0.35:
         x, y = a, b
-    answer = x + y if rng.random() < 0.25 else rng.randrange(20, 100)
+    answer = x + y if rng.random() < 0.2 else rng.randrange(20, 100)
     return [f"{a}+{b}=", f"[add(a={x},b={y})]", str(x + y), str(answer)]
+
+
+def questions(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """Return the rows of pairs: a question and its answer."""
+    return [{"prompt": f"{a}+{b}=", "answer": a + b} for a, b in pairs]
 
 
 def train(seed: int, *, epochs: int = 12, steps: int = 60, **run: Any) -> Any:
     """Imitate the demonstrations, then learn from the reward; return the result of the second run."""
     rng, tokenizer = random.Random(seed), make_tokenizer()  # noqa: S311
+    pairs, held_out = split(rng)
     imitation = rlcore.train(
         MODEL,
         tokenizer=tokenizer,
-        samples=[demonstration(rng) for _ in range(4000)],
+        samples=[demonstration(rng, pairs) for _ in range(4000)],
         trainer={"name": "sft", "batch_size": 64, "optimizer": {"lr": 3e-3}},
         eval={"every": 0},
         run={"epochs": epochs, "seed": seed, "name": f"calculator_sft_{seed}", "overwrite": True, **run},
     )
-    rows = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in NUMBERS for b in NUMBERS]
-    rng.shuffle(rows)
     return rlcore.train(
         str(imitation.run_dir / "model"),
         tokenizer=tokenizer,
-        prompts=rows[200:],
-        eval_prompts=rows[:200],
+        prompts=questions(pairs),
+        eval_prompts=questions(held_out),
         tools=[add],
         reward_fn=right_answer,
         gen={"max_new_tokens": 8},

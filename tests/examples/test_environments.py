@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,36 @@ def test_only_binary_search_always_finds_the_number_of_the_example(monkeypatch: 
         return max(counts)
 
     assert best(list(range(1, 8)), []) == 7
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_question_that_the_calculator_is_evaluated_on_is_demonstrated_or_trained_on(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import calculator
+
+    given: list[dict[str, Any]] = []
+
+    def train(*_: Any, **options: Any) -> SimpleNamespace:
+        given.append(options)
+        return SimpleNamespace(run_dir=Path())
+
+    monkeypatch.setattr(calculator.rlcore, "train", train)
+    calculator.train(seed)
+    imitation, learning = given
+    held_out = {row["prompt"] for row in learning["eval_prompts"]}
+    asked = {row["prompt"] for row in learning["prompts"]}
+    shown = {text for sample in imitation["samples"] for text in (sample[0], called(sample[1]))}
+    assert (len(held_out), len(asked)) == (200, 1400)
+    assert len(shown) > 1200
+    assert not held_out & (asked | shown)
+
+
+def called(call: str) -> str:
+    """Return the question that a call of the example asks the calculator."""
+    a, b = (part.split("=")[1] for part in call.removeprefix("[add(").removesuffix(")]").split(","))
+    return f"{a}+{b}="
 
 
 @pytest.mark.slow  # thousands of demonstrations are imitated
