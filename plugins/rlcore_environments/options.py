@@ -90,9 +90,14 @@ class ToolOptions:
         None, "functions, or `module:function` of each, whose docstrings describe the arguments, and MCP servers, "
         "`{mcp: {command, args}}` or `{mcp: {url}}`"
     )  # fmt: skip
-    max_calls: int = option(16, "most calls in one episode; further ones are answered with an error", ge=1)
+    max_calls: int = option(
+        16, "most calls in one episode, those that cannot be run among them; further ones are answered with an error",
+        ge=1,
+    )  # fmt: skip
     timeout_s: float = option(10.0, "a call that takes longer is answered with an error", gt=0, le=1e9, unit="seconds")
-    max_output: int = option(4096, "longer results are cut off, with a note of their length", ge=1, unit="characters")
+    max_output: int = option(
+        4096, "longer results and errors are cut off, with a note of their length", ge=1, unit="characters"
+    )
     role: str = option("tool", "role of the messages with results")
 
 

@@ -8,6 +8,8 @@
 A tokenizer of transformers that describes its model's messages (`response_template`) reads them in their own form.
 
 A text that is in none of the forms has no calls; one that begins a form and breaks it has a call with an `error`.
+Calls are read behind the reasoning of a turn, `<think>...</think>` or `[THINK]...[/THINK]`, as servers of models do; a
+turn whose reasoning does not end has none.
 """
 
 from __future__ import annotations
@@ -26,6 +28,13 @@ _PYTHON_BLOCK = re.compile(r"```tool_code\s*\n(.*?)```", re.DOTALL)
 _PYTHON_CALL = re.compile(r"\s*\[\s*[A-Za-z_]\w*\s*\(.*\)\s*\]\s*\Z", re.DOTALL)
 _BARE = re.compile(r'"(arguments|parameters)"\s*:')
 """What distinguishes a call without marks from an answer in JSON."""
+_REASONING = re.compile(r"(<think>|\[THINK\]).*?(</think>|\[/THINK\]|\Z)", re.DOTALL)
+_BEGUN = re.compile(r"(<think>|\[THINK\])\s*\Z")
+"""Reasoning that the chat template has begun for the policy."""
+_BEGINS = re.compile(
+    r'<tool_call>|\[TOOL_CALLS\]|```tool_code|"(arguments|parameters)"\s*:|\A\s*\[\s*[A-Za-z_]\w*\s*\('
+)
+"""A call before a mark of reasoning, which is then a text in its arguments."""
 MAX_TEXT = 100_000
 """Characters beyond which a text is not read for calls."""
 
@@ -57,9 +66,10 @@ def read_calls(
     text = str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
     text = text[: min((at for stop in stops if stop and (at := text.find(stop)) >= 0), default=len(text))]
     template = getattr(tokenizer, "response_template", None)
-    if not isinstance(template, Mapping) or "tool_calls" not in template.get("fields", ()):
-        return parse_calls(text)
     header = tokenizer.decode(list(before[-BEFORE:]), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    if not isinstance(template, Mapping) or "tool_calls" not in template.get("fields", ()):
+        begun = _BEGUN.search(str(header))
+        return parse_calls(begun.group(1) + text if begun else text)
     try:
         found = tokenizer.parse_response(text, prefix=str(header), tools=list(tools) or None).get("tool_calls") or ()
     except Exception as error:  # noqa: BLE001  the policy may write anything
@@ -71,6 +81,7 @@ def parse_calls(text: str) -> tuple[Call, ...]:
     """Return the calls in a text, each {name, arguments}, or {error} if it cannot be read."""
     if len(text) > MAX_TEXT:
         return ({"error": f"the text has {len(text)} characters; calls are read from at most {MAX_TEXT}"},)
+    text = _without_reasoning(text)
     if "<tool_call>" in text:
         return tuple(call for body, _ in _HERMES.findall(text) for call in _from_json(body))
     if found := _MISTRAL.search(text):
@@ -84,6 +95,12 @@ def parse_calls(text: str) -> tuple[Call, ...]:
     if _PYTHON_CALL.match(text):
         return tuple(_from_python(text.strip()))
     return ()
+
+
+def _without_reasoning(text: str) -> str:
+    """Return what a turn says behind its reasoning, if it has one before its first call."""
+    found = _REASONING.search(text)
+    return text if found is None or _BEGINS.search(text[: found.start()]) else text[found.end() :]
 
 
 def _from_mistral(part: str) -> list[Call]:

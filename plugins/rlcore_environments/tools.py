@@ -14,12 +14,14 @@ from rlcore.components import describe_error
 from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
-from rlcore.safe_text import show
+from rlcore.safe_text import shorten, show
 from rlcore_environments.calls import Calls, CallTooLate, allow_more, finished
 from rlcore_environments.factory import check_tools
 from rlcore_environments.mcp_tools import OPTION, McpServer, McpSession, ServerGone, ToolFailed, server_of
 from rlcore_environments.options import ToolOptions
+from rlcore_environments.tool_arguments import wrong_argument
 
+Schema = Mapping[str, Any]
 MARGIN_S = 1.0
 """What a turn may take beyond the limit of a tool that it calls, before its episode fails."""
 
@@ -46,7 +48,7 @@ class Tools:
                 + ("; leave it out for a policy without tools" if given is not None else "")
             )
         self.options, self.tools = options, list[dict[str, Any]]()
-        self.functions, self.servers = dict[str, Callable[..., Any]](), list[McpServer]()
+        self.functions, self.servers = dict[str, tuple[Callable[..., Any], Schema]](), list[McpServer]()
         for i, entry in enumerate(entries):
             if isinstance(entry, Mapping):
                 self.servers.append(server_of(entry, f"{OPTION}[{i}]"))
@@ -55,7 +57,7 @@ class Tools:
                 function = load_reference(entry, OPTION) if isinstance(entry, str) else entry
                 schema = schema_of(function)
                 self.tools.append(schema)
-                self.functions[schema["function"]["name"]] = function
+                self.functions[schema["function"]["name"]] = (function, schema)
         check_tools(self.tools)
 
     def make(self) -> ToolEpisode:
@@ -72,13 +74,16 @@ class ToolEpisode:
     """One episode with tools.
 
     Args:
-        functions: Python functions by name.
+        functions: Python functions and their schemas by name.
         options: bounds on calls.
         servers: MCP servers, whose tools are called in sessions.
     """
 
     def __init__(
-        self, functions: Mapping[str, Callable[..., Any]], options: ToolOptions, servers: Sequence[McpServer] = ()
+        self,
+        functions: Mapping[str, tuple[Callable[..., Any], Schema]],
+        options: ToolOptions,
+        servers: Sequence[McpServer] = (),
     ) -> None:
         self._functions, self._options, self._num_calls = functions, options, 0
         self._calls = Calls(1, options.timeout_s)
@@ -98,11 +103,18 @@ class ToolEpisode:
         """Run the calls of a turn; one without calls is the answer, unless the limit of tokens cut it off."""
         if not turn.tool_calls:
             return Step(done=not turn.truncated, truncated=turn.truncated, info={"num_calls": self._num_calls})
-        results = [self._result(call) for call in turn.tool_calls]
-        messages = [
-            {"role": self._options.role, "content": text, **({"name": name} if name else {})} for name, text in results
-        ]
-        return Step(messages)
+        most = self._options.max_calls
+        allowed = turn.tool_calls[: max(most - self._num_calls, 0)]
+        self._num_calls += len(turn.tool_calls)
+        results = [self._result(call) for call in allowed]
+        if left := len(turn.tool_calls) - len(allowed):
+            results.append(("", f"error: at most {most} calls are allowed in an episode; {left} were not run"))
+        return Step(
+            [
+                {"role": self._options.role, "content": self._cut(text), **({"name": name} if name else {})}
+                for name, text in results
+            ]
+        )
 
     def _result(self, call: Mapping[str, Any]) -> tuple[str, str]:
         """Return the name of a called function, empty if there is none, and its result or the error as text."""
@@ -110,24 +122,28 @@ class ToolEpisode:
         if "error" in call:
             return "", f"error: {call['error']}"
         if name not in self._functions and name not in self._servers:  # the policy made it up: no name of a message
-            return "", f"error: there is no tool '{name}'; there are {', '.join([*self._functions, *self._servers])}"
-        self._num_calls += 1
-        if self._num_calls > self._options.max_calls:
-            return name, f"error: at most {self._options.max_calls} calls are allowed"
+            known = ", ".join([*self._functions, *self._servers])
+            return "", f"error: there is no tool {shorten(name)}; there are {known}"
+        arguments = dict(call["arguments"])
         if name in self._servers:
-            return name, self._cut(self._from_server(self._servers[name], name, dict(call["arguments"])))
-        function, arguments = self._functions[name], dict(call["arguments"])
+            return name, self._from_server(self._servers[name], name, arguments)
+        return name, self._from_function(*self._functions[name], name, arguments)
+
+    def _from_function(self, function: Callable[..., Any], schema: Schema, name: str, arguments: dict[str, Any]) -> str:
+        """Return the result of a function, or its error as text."""
         try:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
-            return name, f"error: {name}: {error}"
+            return f"error: {name}: {error}"
+        if wrong := wrong_argument(arguments, schema["function"]["parameters"]):
+            return f"error: {name}: {wrong}"
         allow_more(self._options.timeout_s + MARGIN_S)
         try:
-            return name, self._cut(_as_text(self._calls.start(lambda: finished(function(**arguments))).result()))
+            return _as_text(self._calls.start(lambda: finished(function(**arguments))).result())
         except CallTooLate:
-            return name, f"error: {name} did not return within {self._options.timeout_s:g} seconds"
+            return f"error: {name} did not return within {self._options.timeout_s:g} seconds"
         except Exception as error:  # noqa: BLE001  the policy reads it and may try again
-            return name, self._cut(f"error: {name} raised {describe_error(error)}")
+            return f"error: {name} raised {describe_error(error)}"
 
     def _from_server(self, server: McpServer, name: str, arguments: dict[str, Any]) -> str:
         """Return the result of a server's tool, or its error as text; a server that is gone ends the episode."""

@@ -64,6 +64,16 @@ def test_the_token_that_ends_a_turn_is_no_part_of_a_call(tokenizer: Any) -> None
     assert read(tokenizer, json.dumps(ADD)) == (ADD,)
 
 
+def test_calls_in_reasoning_that_the_template_began_are_not_read(tokenizer: Any) -> None:
+    text = f"Or {json.dumps(ADD)}?</think>"
+    begun = "hello<|assistant|><think>\n"
+    call = f"<tool_call>{json.dumps(ADD)}</tool_call>"
+    assert read(tokenizer, f"Or {call}?</think>3</s>", before=begun) == ()
+    assert read(tokenizer, f"Or {call}?</s>", before=begun) == ()
+    assert read(tokenizer, f"{text}{json.dumps(ADD)}</s>", before=begun) == (ADD,)
+    assert read(tokenizer, f"{call}</s>", before=f"{begun}\n</think>\n\n") == (ADD,)
+
+
 def test_what_follows_a_stop_string_is_not_read(tokenizer: Any) -> None:
     assert read(tokenizer, json.dumps(ADD) + "\nUser: more", stops=["\nUser:"]) == (ADD,)
 

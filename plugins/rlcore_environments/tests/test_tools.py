@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -125,7 +126,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def test_results_and_errors_are_texts_for_the_policy() -> None:
-    tools = Tools(ToolOptions(functions=[add, wait, large, later], timeout_s=0.2, max_output=5, max_calls=6))
+    tools = Tools(ToolOptions(functions=[add, wait, large, later], timeout_s=0.2, max_output=70, max_calls=8))
     assert [tool["function"]["name"] for tool in tools.tools] == ["add", "wait", "large", "later"]
     assert tools.tools[0]["function"]["parameters"]["properties"]["a"] == {
         "type": "integer",
@@ -137,13 +138,113 @@ def test_results_and_errors_are_texts_for_the_policy() -> None:
     )  # fmt: skip
     assert found[0] == "3"
     assert found[1] == "error: add: missing a required argument: 'b'"
-    assert found[2].startswith("error... (7")
+    assert found[2] == "error: add: b = 'x': must be integer"
     assert found[3] == "error: wait did not return within 0.2 seconds"
-    assert found[4] == "xxxxx... (10000000 characters, of which 5 are shown)"
+    assert found[4] == f"{'x' * 70}... (10000000 characters, of which 70 are shown)"
     assert found[5] == "4"
     assert found[6] == "error: there is no tool 'none'; there are add, wait, large, later"
     assert found[7] == "error: the call is no JSON"
-    assert found[-1] == "error: at most 6 calls are allowed"
+    assert found[8:] == ["error: at most 8 calls are allowed in an episode; 2 were not run"]
+
+
+def mixed(
+    n: int, x: float = 0.0, flag: bool | None = None, items: list[int] | str = "", pair: tuple[int, str] = (1, ""),
+    by_name: dict[str, int] | None = None, side: Literal["left", "right"] = "left", free: Any = None,
+) -> str:  # fmt: skip
+    """Return ok.
+
+    Args:
+        n: An integer.
+        x: A number.
+        flag: A switch.
+        items: Numbers, or a text.
+        pair: A number and a text.
+        by_name: Numbers.
+        side: One of two.
+        free: Anything.
+    """
+    return "ok"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"n": 1}, {"n": 1, "x": 2}, {"n": 1, "x": 2.5, "flag": True}, {"n": 1, "flag": None}, {"n": 1, "items": [1, 2]},
+        {"n": 1, "items": "1"}, {"n": 1, "pair": [2, "b"]}, {"n": 1, "by_name": {"a": 1}}, {"n": 1, "side": "right"},
+        {"n": 1, "free": {"a": [None]}}, {"n": 1, "free": "x"},
+    ],
+)  # fmt: skip
+def test_arguments_of_the_types_of_the_schema_are_passed(arguments: dict[str, Any]) -> None:
+    assert answers(Tools(ToolOptions(functions=[mixed])), call("mixed", **arguments)) == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"n": "17"}, "n = '17': must be integer"),
+        ({"n": 1.5}, "n = 1.5: must be integer"),
+        ({"n": True}, "n = True: must be integer"),
+        ({"n": None}, "n = None: must be integer"),
+        ({"n": 1, "x": "2"}, "x = '2': must be number"),
+        ({"n": 1, "flag": 1}, "flag = 1: must be boolean"),
+        ({"n": 1, "items": [1, "2"]}, "items[1] = '2': must be integer; or: items = [1, '2']: must be string"),
+        ({"n": 1, "pair": [1]}, "pair = [1]: must have 2 items"),
+        ({"n": 1, "pair": ["1", "b"]}, "pair[0] = '1': must be integer"),
+        ({"n": 1, "by_name": {"a": "1"}}, "by_name.a = '1': must be integer"),
+        ({"n": 1, "side": "up"}, "side = 'up': must be one of 'left', 'right'"),
+    ],
+)
+def test_an_argument_of_another_type_is_answered_with_an_error_and_not_converted(
+    arguments: dict[str, Any], error: str
+) -> None:
+    assert answers(Tools(ToolOptions(functions=[mixed])), call("mixed", **arguments)) == [f"error: mixed: {error}"]
+
+
+def test_numbers_that_are_written_as_texts_are_not_added_as_texts() -> None:
+    assert answers(Tools(ToolOptions(functions=[add])), call("add", a="17", b="23")) == [
+        "error: add: a = '17': must be integer"
+    ]
+
+
+def test_what_the_policy_wrote_is_echoed_within_the_bound_of_results() -> None:
+    tools, long = Tools(ToolOptions(functions=[add], max_output=300)), "z" * 40_000
+    for made_up in (call(long), call("add", **{long: 1}), call("add", a=long, b=1), *parse_calls(
+        f'<tool_call>{{"name": "{long}", "arguments": 3}}</tool_call>'
+    )):  # fmt: skip
+        (text,) = answers(tools, made_up)
+        assert text.startswith("error: ")
+        assert len(text) < 400
+
+
+def test_calls_that_cannot_be_run_count_and_those_beyond_the_limit_have_one_answer() -> None:
+    episode = Tools(ToolOptions(functions=[add], max_calls=4)).make()
+    turn = Turn("", 0, tool_calls=(call("none"), {"error": "broken"}, ADD))
+    assert len(episode.step(turn).messages) == 3
+    for k, (calls, ran, left) in enumerate([((ADD,) * 3000, 1, 2999), ((ADD,), 0, 1)]):
+        found = [each["content"] for each in episode.step(Turn("", k, tool_calls=calls)).messages]  # type: ignore[index,union-attr]
+        assert found == ["3"] * ran + [f"error: at most 4 calls are allowed in an episode; {left} were not run"]
+
+
+def test_calls_in_reasoning_are_not_read() -> None:
+    made, call_text = json.dumps(ADD), f"<tool_call>{json.dumps(ADD)}</tool_call>"
+    assert parse_calls(f"<think>Perhaps {call_text}?</think>42") == ()
+    assert parse_calls(f"So: <think>Perhaps {call_text}?</think>\n{call_text}") == (ADD,)
+    assert parse_calls(f"<think>I add.</think>\n\n{made}") == (ADD,)
+    assert parse_calls(f"[THINK]Or [add(a=9, b=9)]?[/THINK][TOOL_CALLS]add[ARGS]{json.dumps(ADD['arguments'])}") == (
+        ADD,
+    )
+    assert parse_calls(f"<think>It was cut off: {call_text}") == ()
+
+
+@pytest.mark.parametrize("form", [
+    '<tool_call>{"name": "find", "arguments": {"text": "TEXT"}}</tool_call>',
+    '{"name": "find", "parameters": {"text": "TEXT"}}',
+    '[TOOL_CALLS]find[ARGS]{"text": "TEXT"}',
+    '[find(text="TEXT")]',
+])  # fmt: skip
+@pytest.mark.parametrize("text", ["<think>", "<think>a</think>", "</think>"])
+def test_marks_of_reasoning_in_an_argument_are_text(form: str, text: str) -> None:
+    assert parse_calls(form.replace("TEXT", text)) == ({"name": "find", "arguments": {"text": text}},)
 
 
 def test_a_turn_without_calls_ends_the_episode() -> None:
