@@ -15,6 +15,7 @@ from rlcore.errors import ConfigError, RanksError, RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
 from rlcore.safe_text import write
+from rlcore_human.agreement import write_agreement
 from rlcore_human.board import Board
 from rlcore_human.config import HumanConfig
 from rlcore_human.judgement import RANK, SCORE, Item
@@ -96,6 +97,8 @@ class HumanReward:
             by_output = dict(zip(item.outputs, found.get(item.key, ()), strict=False))
             for i in rows:
                 scores[i] = by_output.get(outputs[i])
+        if self._run is not None and self._folder == self._run.dir:
+            write_agreement(self._folder)  # for the report of the run
         return scores
 
     def _groups(self, prompts: Sequence[str]) -> list[list[int]]:

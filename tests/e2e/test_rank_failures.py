@@ -44,6 +44,11 @@ def test_a_rank_that_is_killed_ends_the_others_long_before_the_limit_with_a_rank
         rf"another process has ended: .*rank {killed} \(last report: (.*?)\).*; see its own", done.stdout
     )
     assert len(named) == world - 1, done.stdout + done.stderr
-    noted = ("building the run, ", "step 1, ", "the checkpoint of step 1, ")  # a report is up to a second old
+    noted = (
+        "building the run, ",
+        "step 1, ",
+        "the checkpoint of step 1, ",
+        "the evaluation after step 1, ",
+    )  # a report is up to a second old
     assert all(report.startswith(noted) for report in named), named
     assert "Traceback" not in done.stderr

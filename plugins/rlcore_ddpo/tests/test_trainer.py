@@ -130,7 +130,7 @@ def test_the_report_shows_the_grid_of_every_evaluation(tmp_path: Path, browser: 
     page.wait_for_selector("#images img")
     found = page.locator("#images img")
     assert found.evaluate_all("all => all.map((each) => [each.alt, each.complete, each.naturalWidth])") == [
-        [f"step-0000000{step}", True, 3 * 8] for step in (0, 1, 2)
+        [f"grid of images, evaluation at step {step}", True, 3 * 8] for step in (0, 1, 2)
     ]
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
 
