@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from rlcore.cli import main
 from rlcore_human import preferences
 from rlcore_human.agreement import measure_agreement
 from rlcore_human.argilla_records import read_records, to_records
+from rlcore_human.config import HumanConfig
+from rlcore_human.human_reward import HumanReward
 from rlcore_human.journal import append_judgements, read_judgements
 from rlcore_human.judgement import Item, Judgement
 from rlcore_testing.small import make_gpt2, make_tokenizer
@@ -171,17 +175,19 @@ def test_equal_judgements_have_no_agreement_to_measure_and_rankings_have_their_o
 
 
 def test_the_report_of_a_run_has_the_agreement_of_its_judges(tmp_path: Path) -> None:
-    def judge(outputs: list[str], run_dir: Path = tmp_path / "runs" / "judged") -> list[float]:
-        if not (run_dir / "judgements.jsonl").exists():
-            append_judgements(run_dir, [judged(score(text), 3 + (text == "x"), who) for text in "xy" for who in "ab"])
-        return [1.0 for _ in outputs]
-
     result = rlcore.train(
         make_gpt2(), tokenizer=make_tokenizer(), trainer={"name": "ppo", "rollouts": 2, "batch_size": 2, "epochs": 1},
-        prompts=["ab", "ba"], reward_fn=judge, gen={"max_new_tokens": 2}, loggers=[], checkpoint={"at_end": False},
-        run={"root": str(tmp_path / "runs"), "name": "judged", "steps": 1},
+        prompts=["ab", "ba"], reward_fn=lambda outputs: [1.0 for _ in outputs], gen={"max_new_tokens": 2}, loggers=[],
+        checkpoint={"at_end": False}, run={"root": str(tmp_path / "runs"), "name": "judged", "steps": 1},
     )  # fmt: skip
+    append_judgements(result.run_dir, [judged(score(each), 3 + (each == "x"), who) for each in "xy" for who in "ab"])
+    reward = HumanReward(HumanConfig(mode="score"))
+    ranks = SimpleNamespace(world=1)
+    reward.open(SimpleNamespace(dir=result.run_dir, ranks=ranks, step=0, keep_folder=lambda: None))  # type: ignore[arg-type]
+    assert asyncio.run(reward([], [])) == []
+    reward.close()
     said = (result.run_dir / "report" / "judgements.txt").read_text()
     assert said.splitlines()[0] == "4 judgements of 2 questions: a 2, b 2"
     assert said.endswith("alpha, 1 if they agree and 0 as by chance: 1.00\n")
+    assert main(["report", str(result.run_dir)]) == 0
     assert "4 judgements of 2 questions" in (result.run_dir / "report.html").read_text()
