@@ -71,7 +71,7 @@ def accuracy(policy: Any, held_out: list[tuple[Image.Image, str]]) -> float:
 
 
 def main() -> None:
-    """Train by SFT and GRPO, and print the accuracy on other images, a seventh of which equal one that was trained on."""
+    """Train by SFT and GRPO, and print the accuracy on other images; a seventh of them equal trained ones."""
     options = parse_options()
     torch.manual_seed(options.seed)
     config, processor = FAMILIES[options.family]()
