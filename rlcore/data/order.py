@@ -67,9 +67,10 @@ class Order:
         Raises:
             CheckpointError: the number of prompts or samples has changed.
         """
-        if state["count"] != self.count:
+        if state.get("count") != self.count:
+            was = state.get("count", "streamed")
             raise CheckpointError(
-                f"the checkpoint was written with {state['count']} prompts or samples, now there are {self.count}: "
+                f"the checkpoint was written with {was} prompts or samples, now there are {self.count}: "
                 "resume with the original data, or start a new run from the checkpoint's model folder"
             )
         self.position, self.seed, self._pass = state["position"], state["seed"], -1

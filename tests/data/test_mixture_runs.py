@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import rlcore
+from rlcore.errors import CheckpointError
 from rlcore_testing.rig.isolate import call_on_two_ranks
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
@@ -74,6 +75,15 @@ def test_a_run_on_a_mixture_that_is_resumed_in_mid_epoch_equals_one_without_inte
     )
     assert len(expected) == 6
     assert found == expected
+
+
+@pytest.mark.parametrize("case", ["sft", "dpo"])
+def test_a_run_on_a_weighted_mixture_is_not_resumed_with_the_same_rows_in_one_list(tmp_path, case):
+    given = CASES[case]
+    train(tmp_path, "run", steps=2, **given)
+    whole = [row for source in given["samples"] for row in source["path"]]
+    with pytest.raises(CheckpointError, match=r"a mixture with the weights \{'\w+': \[\[0\.0, .*, now there are"):
+        train(tmp_path, "run", run={"resume": "auto"}, **{**given, "samples": whole})
 
 
 def test_a_streamed_mixture_is_resumed_exactly(tmp_path):

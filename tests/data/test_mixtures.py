@@ -9,6 +9,7 @@ import pytest
 
 from rlcore.errors import CheckpointError, DataError
 from rlcore.settings import DataConfig
+from rlcore.training import Order
 from rlcore_preferences.preferences import build_preferences
 from rlcore_testing.small import LETTERS
 from rlcore_transformers.data.mixed_streams import open_mixed_stream
@@ -112,6 +113,54 @@ def test_a_checkpoint_with_other_weights_is_refused(char_tokenizer):
         other.order(other, 0).load_state_dict(rows.order(rows, 0).state_dict())
 
 
+def open_mixture(tokenizer, given, **options):
+    data = DataConfig(streaming=True, **options)
+    read = lambda rows, what: build_samples(rows, tokenizer, data, max_length=0, what=what)  # noqa: E731
+    return SAMPLES.open_stream(given, data, seed=4, read=read)
+
+
+ORDERS = {
+    "plain": lambda tok: Order(14, 0),
+    "mixed": lambda tok: (rows := rows_of(tok, mixture(1, 2))).order(rows, 0),
+    "unweighted": lambda tok: (rows := rows_of(tok, mixture(None, None))).order(rows, 0),
+    "mixed stream": lambda tok: open_mixture(tok, mixture(1, 2)),
+    "stream": lambda tok: open_mixture(tok, "a.jsonl"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        (
+            "mixed",
+            "plain",
+            r"written with 14 \(a mixture with the weights \{'a': \[\[0.*\) prompts or sam.* there are 14",
+        ),
+        ("plain", "mixed", r"written without a mixture, now it is \{'a': "),
+        ("mixed", "unweighted", r"with the mixture \{'a': \[\[0\.0, 1\.0\]\].*, now it is \{'a': \[\], 'b': \[\]\}"),
+        ("stream", "plain", "written with streamed prompts or samples, now there are 14"),
+        ("mixed stream", "plain", "written with streamed prompts or samples, now there are 14"),
+        ("mixed stream", "mixed", "by a run that streamed the mixture, and now its rows are read at once"),
+        ("mixed", "mixed stream", "by a run that read all rows of the mixture at once, and now they are streamed"),
+        ("mixed stream", "stream", r"a run that streamed the mixture \{'a': .*, and now one source is streamed"),
+        ("stream", "mixed stream", r"written without a mixture, now it is \{'a': "),
+    ],
+)
+def test_a_checkpoint_of_rows_in_another_order_is_refused_with_the_difference(char_tokenizer, before, now, message):
+    state = json.loads(json.dumps(ORDERS[before](char_tokenizer).state_dict()))
+    with pytest.raises(CheckpointError, match=message):
+        ORDERS[now](char_tokenizer).load_state_dict(state)
+
+
+def test_a_checkpoint_of_sources_with_other_numbers_of_rows_is_refused(char_tokenizer):
+    rows, other = (
+        rows_of(char_tokenizer, [{"path": A[:n], "name": "a", "weight": 1}, {"path": B[:m], "name": "b", "weight": 1}])
+        for n, m in ((8, 2), (7, 3))
+    )
+    with pytest.raises(CheckpointError, match=r"with the rows \{'a': 8, 'b': 2\} .*, now there are \{'a': 7, 'b': 3\}"):
+        other.order(other, 0).load_state_dict(rows.order(rows, 0).state_dict())
+
+
 def test_streamed_rows_come_from_the_same_sources_as_rows_in_memory_and_are_the_same_rows(char_tokenizer):
     given, data = mixture({0: 1, 6: 4}, 2), DataConfig(streaming=True)
 
@@ -205,6 +254,7 @@ def test_rows_that_have_a_path_are_no_mixture():
         ([{"path": "a.jsonl", "weight": float("nan")}], r"samples\[0\]\.weight = nan: must be a number above 0"),
         ([{"path": "a.jsonl", "weight": {}}], r"samples\[0\]\.weight = \{\}: must have the weight at one step"),
         ([{"path": "a.jsonl", "weight": {"x": 1}}], r"samples\[0\]\.weight: 'x' is no step; write weights by step"),
+        ([{"path": "a.jsonl", "weight": {5: 1, "05": 2}}], r"weight: has two weights at step 5, 1 and 2; give one"),
         ([{"path": "a.jsonl", "weight": {0: -1}}], r"samples\[0\]\.weight\[0\] = -1: must be a number of at least 0"),
         (mixture({0: 1, 5: 0}, {0: 0, 5: 0, 9: 1}), r"samples: all weights are 0 at step 5; let one be positive"),
         ([{"path": "a.jsonl", "wieght": 3}], r"samples\[0\]: unknown key 'wieght'; did you mean 'weight'\? A source"),
@@ -224,6 +274,17 @@ def test_rows_that_have_a_path_are_no_mixture():
 def test_a_source_that_cannot_be_used_is_named(char_tokenizer, given, message):
     with pytest.raises(DataError, match=message):
         rows_of(char_tokenizer, given)
+
+
+@pytest.mark.parametrize("read", [
+    lambda tok, given: SAMPLES(given, tok, DataConfig(), max_length=0, what="eval_samples"),
+    lambda tok, given: PROMPTS(given, tok, DataConfig(), max_length=0, what="eval_prompts"),
+    lambda tok, given: PROMPTS.preview(given, DataConfig(), what="data.eval_prompts"),
+    lambda tok, given: build_preferences(given, tok, DataConfig(), max_length=0, what="eval_samples"),
+])  # fmt: skip
+def test_weights_of_evaluation_rows_are_refused(char_tokenizer, read):
+    with pytest.raises(DataError, match=r"eval_\w+\[0\]\.weight: every evaluation takes all rows once"):
+        read(char_tokenizer, mixture(1, 2))
 
 
 def test_weights_are_refused_where_rows_are_read_alike():

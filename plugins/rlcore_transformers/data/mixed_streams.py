@@ -9,7 +9,7 @@ from typing import Any
 from rlcore.errors import CheckpointError, DataError
 from rlcore.settings import DataConfig
 from rlcore_transformers.data.mixture_sources import Source
-from rlcore_transformers.data.mixtures import check_weights, draw_sources, source_metrics, weights_of
+from rlcore_transformers.data.mixtures import ORIGINAL, check_weights, draw_sources, source_metrics, weights_of
 from rlcore_transformers.data.sources import rename
 from rlcore_transformers.data.streams import SampleStream, open_stream
 
@@ -94,7 +94,7 @@ class MixedStream:
         if "streams" not in state:
             raise CheckpointError(
                 "the checkpoint was written by a run that read all rows of the mixture at once, and now they are "
-                "streamed: resume with the original data, or start a new run from the checkpoint's model folder"
+                f"streamed: {ORIGINAL}"
             )
         self.position, self.steps, self._seed = state["position"], state["steps"], state["seed"]
         for stream, own in zip(self._streams, state["streams"], strict=True):

@@ -59,8 +59,8 @@ def parse_mixture(given: Any, what: str) -> list[Source] | None:
     ones included.
 
     Raises:
-        DataError: a source has an unknown key or a value that cannot be used, two have the same name, or some have a
-            weight and others none.
+        DataError: a source has an unknown key or a value that cannot be used, two have the same name, some have a
+            weight and others none, or evaluation rows have weights.
     """
     if isinstance(given, Mapping):
         entries: Sequence[Any] = [given] if _is_source(given) else []
@@ -75,6 +75,11 @@ def parse_mixture(given: Any, what: str) -> list[Source] | None:
     if twice := next((source for source in sources if counts[source.name] > 1), None):
         raise DataError(f"{what}: two sources have the name {twice.name!r}; give each a name, as in {{name: web}}")
     weighed = [bool(source.weights) for source in sources]
+    if any(weighed) and what.rpartition(".")[2].startswith("eval_"):
+        raise DataError(
+            f"{sources[weighed.index(True)].what}.weight: every evaluation takes all rows once, so a weight has no effect; "
+            "leave it out, and set limit for fewer rows of a source"
+        )
     if any(weighed) and not all(weighed):
         raise DataError(
             f"{sources[weighed.index(False)].what}: has no weight, and {sources[weighed.index(True)].what} has one; "
@@ -139,6 +144,10 @@ def _weights(given: Any, what: str) -> tuple[tuple[int, float], ...]:
             raise DataError(f"{what}: {step!r} is no step; write weights by step, as in {{0: 3, 1000: 1}}")
         if not _is_number(weight) or weight < 0:
             raise DataError(f"{what}[{step}] = {shorten(weight)}: must be a number of at least 0")
+        if int(step) in found:
+            raise DataError(
+                f"{what}: has two weights at step {int(step)}, {found[int(step)]:g} and {weight:g}; give one"
+            )
         found[int(step)] = float(weight)
     return tuple(sorted(found.items()))
 

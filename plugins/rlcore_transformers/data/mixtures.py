@@ -22,6 +22,11 @@ from rlcore_transformers.data.sources import load_part
 if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
+ORIGINAL = (
+    "resume with the original sources, weights and options of data, or start a new run from the checkpoint's model "
+    "folder"
+)
+"""End of the errors about checkpoints."""
 _Build = TypeVar("_Build", bound=Callable[..., Any])
 
 
@@ -155,20 +160,38 @@ class MixedOrder(Order):
         return source_metrics(self._sources, counts, passes)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, the steps, the position in each source, and the weights."""
+        """Return the position, the steps, the weights, and the position in each source and the number of its rows.
+
+        With weights, `count` is a text, with which no other order continues.
+        """
+        weights = weights_of(self._sources)
+        count = f"{self.count} (a mixture with the weights {weights})" if any(weights.values()) else self.count
         return {
-            **super().state_dict(), "steps": self.steps, "weights": weights_of(self._sources),
-            "positions": [order.position for order in self._orders],
+            **super().state_dict(), "count": count, "steps": self.steps, "weights": weights,
+            "positions": [order.position for order in self._orders], "counts": [order.count for order in self._orders],
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the saved position.
 
         Raises:
-            CheckpointError: the sources or their weights are others than before.
+            CheckpointError: the sources, their weights or the numbers of their rows are others than before, or the
+                rows were streamed.
         """
         check_weights(state, self._sources)
-        super().load_state_dict(state)
+        if "positions" not in state:
+            raise CheckpointError(
+                "the checkpoint was written by a run that streamed the mixture, and now its rows are read at once: "
+                f"{ORIGINAL}"
+            )
+        counts = [order.count for order in self._orders]
+        if (before := state.get("counts", counts)) != counts:
+            names = [source.name for source in self._sources]
+            then, now = (dict(zip(names, each, strict=True)) for each in (before, counts))
+            raise CheckpointError(
+                f"the checkpoint was written with the rows {then} of the sources, now there are {now}: {ORIGINAL}"
+            )
+        super().load_state_dict({**state, "count": int(str(state["count"]).split()[0])})
         self.steps = state["steps"]
         for i, (order, position) in enumerate(zip(self._orders, state["positions"], strict=True)):
             order.load_state_dict({"position": position, "count": order.count, "seed": self.seed + 7919 * (i + 1)})
@@ -200,10 +223,8 @@ def check_weights(state: Mapping[str, Any], sources: Sequence[Source]) -> None:
     """
     before, now = state.get("weights"), weights_of(sources)
     if before != now:
-        raise CheckpointError(
-            f"the checkpoint was written with the mixture {before}, now it is {now}: resume with the original sources "
-            "and weights, or start a new run from the checkpoint's model folder"
-        )
+        was = "without a mixture" if before is None else f"with the mixture {before}"
+        raise CheckpointError(f"the checkpoint was written {was}, now it is {now}: {ORIGINAL}")
 
 
 def weights_of(sources: Sequence[Source]) -> dict[str, list[list[float]]]:

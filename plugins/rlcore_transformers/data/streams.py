@@ -128,8 +128,10 @@ class SampleStream:
             CheckpointError: the checkpoint is that of a run whose samples were not streamed.
         """
         if state.keys() != self.state_dict().keys():
+            was = f"streamed the mixture {state['weights']}" if "streams" in state else f"read all {self.what} at once"
+            now = "one source is" if "streams" in state else "they are"
             raise CheckpointError(
-                f"the checkpoint was written by a run that read all {self.what} at once, and now they are streamed: "
+                f"the checkpoint was written by a run that {was}, and now {now} streamed: "
                 "resume with the original data, or start a new run from the checkpoint's model folder"
             )
         for name, value in state.items():
