@@ -77,8 +77,8 @@ def parse_mixture(given: Any, what: str) -> list[Source] | None:
     weighed = [bool(source.weights) for source in sources]
     if any(weighed) and what.rpartition(".")[2].startswith("eval_"):
         raise DataError(
-            f"{sources[weighed.index(True)].what}.weight: every evaluation takes all rows once, so a weight has no effect; "
-            "leave it out, and set limit for fewer rows of a source"
+            f"{sources[weighed.index(True)].what}.weight: every evaluation takes all rows once, so a weight has no "
+            "effect; leave it out, and set limit for fewer rows of a source"
         )
     if any(weighed) and not all(weighed):
         raise DataError(
