@@ -9,11 +9,12 @@ import torch
 
 from rlcore.config import evolve
 from rlcore.errors import DataError
-from rlcore.protocols import Policy
+from rlcore.protocols import Policy, SizedVocabulary
 from rlcore.sampling import sample
 from rlcore.training import Run, rollout_metrics, stack_samples
 from rlcore.types import Metrics, Prompt, Sample, Trajectories
 from rlcore_distill.config import DistillConfig, PromptDistillConfig
+from rlcore_distill.vocabulary import check_tokens
 
 
 class Rows(Protocol):
@@ -148,6 +149,8 @@ def sample_teacher(run: Run, teacher: Policy, prompts: Sequence[Prompt], config:
     mine = _share(run, prompts)
     gen = evolve(run.config.gen, temperature=config.teacher_temperature, beta=0.0)
     batch = sample(teacher, mine, gen, row_seeds=run.sampling.row_seeds(len(mine)))
+    if isinstance(policy := run.models.policy, SizedVocabulary):
+        check_tokens(batch, policy.vocabulary_size, "the policy")
     return _first(run.ranks.gather_batch(batch.to(run.ranks.device).with_only()), len(prompts))
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import attrs
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError
-from rlcore.protocols import Policy
+from rlcore.protocols import Policy, SizedVocabulary
 from rlcore.training import Run, by_block
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_distill.config import BASE, DistillConfig
 from rlcore_distill.loss import top_outcomes
-from rlcore_distill.vocabulary import check_same_tokens
+from rlcore_distill.vocabulary import check_same_tokens, check_tokens
+from rlcore_transformers.models.peft.adapters import Adapters, find_adapters
+from rlcore_transformers.models.peft.inject import GIVEN, REWRITTEN
 from rlcore_transformers.models.tokenizers import load_tokenizer
 
 
@@ -55,16 +58,26 @@ class ModelTeacher:
     Args:
         score: returns the teacher's outputs for a batch, as `Policy.score` does.
         model: the teacher as a policy, which samples; None beneath an adapter.
+        num_tokens: tokens of the tokenizer. Where the tables of policy and teacher have different numbers of rows, the
+            rows after these are padding: both distributions are those of the tokens, given that one of them is chosen.
     """
 
-    def __init__(self, score: Callable[..., PolicyOutputs], model: Policy | None) -> None:
-        self._score, self.model = score, model
+    def __init__(self, score: Callable[..., PolicyOutputs], model: Policy | None, *, num_tokens: int) -> None:
+        self._score, self.model, self._num_tokens = score, model, num_tokens
 
     def compare(self, part: Trajectories, logits: Tensor, *, temperature: float) -> Compared:
-        """Return the distributions over the whole vocabulary."""
+        """Return the distributions over the whole vocabulary, or without padding if only one of them has it.
+
+        Raises:
+            DataError: a sequence has a token that the teacher does not have.
+        """
+        if isinstance(self.model, SizedVocabulary) and self.model.vocabulary_size < logits.shape[1]:
+            check_tokens(part, self.model.vocabulary_size, "the teacher")
         with torch.no_grad():
-            outputs = self._score(part, logits=True, temperature=temperature)
-            teacher = F.log_softmax(outputs.need("logits").float(), -1)
+            teacher = self._score(part, logits=True, temperature=temperature).need("logits").float()
+        if teacher.shape[1] != logits.shape[1]:
+            logits, teacher = logits[:, : self._num_tokens], teacher[:, : self._num_tokens]
+        teacher = F.log_softmax(teacher, -1)
         return Compared(F.log_softmax(logits.float(), -1), teacher, teacher.new_ones(len(teacher)))
 
 
@@ -113,7 +126,8 @@ def build_teacher(config: DistillConfig, run: Run, policy: Policy, *, temperatur
         temperature: of the loss.
 
     Raises:
-        ConfigError: the teacher has other tokens, or there is no adapter, or a server cannot give what is asked of it.
+        ConfigError: the teacher has other tokens, there is no adapter, the model beneath it is not kept, or a server
+            cannot give what is asked of it.
         ModelError: the teacher cannot be loaded.
     """
     if config.server.url:
@@ -131,14 +145,38 @@ def build_teacher(config: DistillConfig, run: Run, policy: Policy, *, temperatur
         from rlcore_distill.server import ServerLogprobs
 
         return TopTeacher(ServerLogprobs(config.server, policy.tokenizer), config.server.tail)
+    num_tokens = max(policy.tokenizer.get_vocab().values()) + 1
     if needs_reference(config):
-        if run.config.model.get("peft") is None:
-            raise ConfigError(
-                "trainer.teacher = 'base': the policy has no adapter (model.peft), so that the model beneath it is "
-                "the policy itself; name a folder or hub id"
-            )
-        return ModelTeacher(_beneath(policy), None)
+        _keep_base(policy)
+        return ModelTeacher(_beneath(policy), None, num_tokens=num_tokens)
     tokenizer = load_tokenizer(config.teacher, None)
     check_same_tokens(policy.tokenizer, tokenizer, option="trainer.teacher", name=config.teacher)
-    other = run.models.frozen(config.teacher)
-    return ModelTeacher(other.score, other)
+    other = run.models.frozen(config.teacher, padded=True)
+    return ModelTeacher(other.score, other, num_tokens=num_tokens)
+
+
+def _keep_base(policy: Any) -> None:
+    """Let the policy's reference be the model beneath its adapter, also where this was trained before the run.
+
+    Raises:
+        ConfigError: there is no adapter, or the model beneath it is not kept.
+    """
+    adapters = find_adapters(policy.model) if isinstance(policy.reference, Adapters | PreTrainedModel) else None
+    if adapters is None:
+        raise ConfigError(
+            "trainer.teacher = 'base': the policy has no adapter (model.peft), so that the model beneath it is the "
+            "policy itself; name a folder or hub id"
+        )
+    layout, is_new = policy.module.layout, isinstance(vars(policy.model).get(GIVEN), Mapping)
+    if isinstance(policy.reference, Adapters) or adapters.change_nothing(layout):
+        return
+    is_rewritten = bool(vars(policy.model).get(REWRITTEN))
+    if is_rewritten and is_new:
+        return  # the reference is a copy of the model, which such an initialisation does not change as a whole
+    if is_rewritten or not adapters.leave_base_fixed(layout):
+        reason = "making the adapter changed its weights" if is_rewritten else "some of its weights train too"
+        raise ConfigError(
+            f"trainer.teacher = 'base': the model beneath the adapter is not kept, because {reason}; name its folder "
+            "or hub id"
+        )
+    policy.reference = adapters

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, DataError
+from rlcore.types import Trajectories
 
 
 def check_same_tokens(policy: Any, teacher: Any, *, option: str, name: str) -> None:
@@ -31,6 +32,21 @@ def check_same_tokens(policy: Any, teacher: Any, *, option: str, name: str) -> N
         "cannot be compared: choose a teacher of the policy's family, or imitate its outputs as text, with trainer "
         "sft on outputs that it has written"
     )
+
+
+def check_tokens(batch: Trajectories, size: int, whose: str) -> None:
+    """Check that a model has every token of some sequences, of which its table may have fewer rows than another's.
+
+    Raises:
+        DataError: it lacks one.
+    """
+    highest = int(batch.tokens.max())
+    if highest >= size:
+        raise DataError(
+            f"a sequence has token {highest}, which {whose} does not have: its table has {size} rows. The token is "
+            "none of the tokenizer's, but one of the rows with which the table of the other model, which sampled it, "
+            "is padded: remove these rows by model.resize_token_embeddings(len(tokenizer))"
+        )
 
 
 def _named(tokenizer: Any) -> str:

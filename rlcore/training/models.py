@@ -80,13 +80,14 @@ class Models:
         self.built.to(self._ranks.device)
         return self.built
 
-    def frozen(self, model: Any) -> Policy:
+    def frozen(self, model: Any, *, padded: bool = False) -> Policy:
         """Build another model with the architecture and tokenizer of the run, to compare the policy with.
 
         Nothing of it trains, and it is in evaluation mode.
 
         Args:
             model: a hub id, folder or module with the policy's vocabulary.
+            padded: accept another number of rows in its table of tokens, of which each tokenizer's token has one.
 
         Raises:
             ModelError: the model cannot be used, or has another vocabulary.
@@ -96,7 +97,7 @@ class Models:
         options = evolve(options, **dict.fromkeys(own)) if own else options
         other: Policy = self._architecture.component.target()(model, options, tokenizer=self.policy.tokenizer)
         sizes = [each.vocabulary_size for each in (self.policy, other) if isinstance(each, SizedVocabulary)]
-        if len(set(sizes)) > 1:
+        if len(set(sizes)) > 1 and not padded:
             raise ModelError(
                 f"{model!r:.80}: has a vocabulary of {sizes[1]} tokens, the policy one of {sizes[0]}; it cannot score "
                 "the policy's tokens: choose a model of the same family"

@@ -36,7 +36,8 @@ def make(
         "run": {"root": str(folder), "steps": 3}, "model": model_options or {}, **sections,
     }  # fmt: skip
     given = {"prompts": list(PROMPTS)} if trainer == "distill_prompts" else {"samples": [list(row) for row in SAMPLES]}
-    built = Inputs(model=make_llama(), tokenizer=make_tokenizer(), **(given if inputs is None else inputs))
+    given = {"model": make_llama(), "tokenizer": make_tokenizer(), **(given if inputs is None else inputs)}
+    built = Inputs(**given)
     return assemble(structure(TrainConfig, settings, where="test"), built, "test").trainer
 
 

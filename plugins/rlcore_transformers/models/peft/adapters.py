@@ -70,17 +70,24 @@ class Adapters:
         This holds for a new adapter that does not change any output yet. It does not hold for a trained adapter, for
         one whose initialisation changed the base weights, or if parameters train that are used without the adapter.
         """
-        tokens = probe_tokens(self.model, 6)
-        mask = torch.ones_like(tokens, dtype=torch.bool)
-        batch = tokens, mask, mask & (torch.arange(6, device=tokens.device) > 1)
-        with torch.no_grad():
-            now, embedded = predict(self.model, layout, *batch)[0], self._embeddings()
-        with self.off(), torch.enable_grad():
+        return self.change_nothing(layout) and self.leave_base_fixed(layout)
+
+    @torch.no_grad()
+    def change_nothing(self, layout: InputLayout) -> bool:
+        """Return whether the model without the adapter equals the current model bit for bit."""
+        batch = _probe(self.model)
+        now, embedded = predict(self.model, layout, *batch)[0], self._embeddings()
+        with self.off():
             logits = predict(self.model, layout, *batch)[0]
+            return torch.equal(now, logits) and torch.equal(embedded, self._embeddings())
+
+    def leave_base_fixed(self, layout: InputLayout) -> bool:
+        """Return whether no parameter trains that is used without the adapter."""
+        with self.off(), torch.enable_grad():
+            logits = predict(self.model, layout, *_probe(self.model))[0]
             trained = [p for p in self.model.parameters() if p.requires_grad]
             moving = torch.autograd.grad(logits.sum(), trained, allow_unused=True) if logits.requires_grad else ()
-            same = torch.equal(now, logits) and torch.equal(embedded, self._embeddings())
-        return same and all(gradient is None for gradient in moving)
+        return all(gradient is None for gradient in moving)
 
     @torch.no_grad()
     def _embeddings(self) -> Tensor:
@@ -139,6 +146,12 @@ class Adapters:
         found = {name.removeprefix(PREFIX): weight for name, weight in saved.items()}
         check_same_form(folder, "adapter weights", self.weights(), found)
         set_peft_model_state_dict(self.model, found, adapter_name=self.name)
+
+
+def _probe(model: PreTrainedModel) -> tuple[Tensor, Tensor, Tensor]:
+    tokens = probe_tokens(model, 6)
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    return tokens, mask, mask & (torch.arange(6, device=tokens.device) > 1)
 
 
 def find_adapters(model: PreTrainedModel) -> Adapters | None:
