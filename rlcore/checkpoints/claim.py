@@ -46,7 +46,7 @@ class RunLock:
         self.folder = folder
         place = folder.resolve()  # the working directory may change before the release
         self._files = (place / OWNER, place / LOCK)
-        self._lock = FileLock(place / LOCK, timeout=0, thread_local=False)
+        self._lock = FileLock(place / LOCK, timeout=0.2, thread_local=False)  # `is_locked` has it for an instant
         try:
             self._lock.acquire()
         except Timeout:
@@ -87,7 +87,7 @@ class RunLock:
 def is_locked(folder: Path) -> bool:
     """Return whether a process writes to a run; False if that cannot be told, as in a folder that is read-only."""
     file = folder / LOCK
-    if not file.is_file():
+    if not (file.is_file() and (folder / OWNER).is_file()):  # no lock is touched that a run may be about to take
         return False
     lock = FileLock(file.resolve(), timeout=0, thread_local=False)
     try:

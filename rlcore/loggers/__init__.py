@@ -127,9 +127,10 @@ def display_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _transcript(transcript: Any) -> str:
     """Return who said what in an episode, one line for each message, with the reward of each turn."""
-    rewards = [each.get("reward") for each in transcript if isinstance(each, Mapping)]
-    turns = zip(turns_of(transcript), rewards, strict=True)
-    return _lines([(role if reward is None else f"{role} ({reward:+g})", text) for (role, text), reward in turns])
+    turns = turns_of(transcript)
+    rewards = [each.get("reward") for each in transcript if isinstance(each, Mapping)] if turns else []
+    known = [f" ({reward:+g})" if isinstance(reward, int | float) else "" for reward in rewards]
+    return _lines([(role + reward, text) for (role, text), reward in zip(turns, known, strict=True)])
 
 
 def _lines(turns: Sequence[tuple[str, str]]) -> str:

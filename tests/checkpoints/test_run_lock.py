@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 from kill_points import fork, wait
 
-from rlcore.checkpoints.claim import RunLock
+from rlcore.checkpoints.claim import RunLock, is_locked
 from rlcore.errors import RunInUse
 
 
@@ -68,3 +68,23 @@ def test_a_file_system_without_locks_is_a_warning(
     monkeypatch.setattr(FileLock, "acquire", fail)
     RunLock(tmp_path).release()
     assert "a second process in this run would not be noticed" in capsys.readouterr().err
+
+
+def test_a_reader_that_looks_whether_a_run_is_locked_does_not_keep_it_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = FileLock(tmp_path / ".lock")
+    reader.acquire()
+    monkeypatch.setattr(time, "sleep", lambda _: reader.release())  # between two attempts, the reader has finished
+    lock = RunLock(tmp_path)
+    assert is_locked(tmp_path)
+    lock.release()
+
+
+def test_looking_whether_a_finished_run_is_locked_takes_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = RunLock(tmp_path)
+    lock.release()
+    monkeypatch.setattr(FileLock, "acquire", lambda _: pytest.fail("the lock is taken"))
+    assert not is_locked(tmp_path)

@@ -34,6 +34,10 @@ def test_messages_replace_the_rendered_prompt() -> None:
     assert "messages" in row
     for odd in (None, "text", [], ["text"], 3):
         assert display_row({"prompt": "p", "messages": odd}) == {"prompt": "p"}
+    for odd in ("1", [], {}, True, None):
+        turn = {"role": "tool", "content": "3", "reward": odd}
+        assert display_row({"transcript": [turn]})["output"] == ("tool (+1): 3" if odd is True else "tool: 3")
+    assert display_row({"transcript": 3}) == {"output": ""}
 
 
 def test_messages_that_json_cannot_represent_are_written_as_text() -> None:
