@@ -22,7 +22,7 @@ class DistillTrainer:
     """Generalised knowledge distillation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
 
     needs: ClassVar[tuple[str, ...]] = ("samples",)
-    off_policy = True
+    off_policy, scores_samples = True, True
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
     headline = ("loss/total", "distill/agreement")
     lowers = "loss/total"
@@ -107,6 +107,7 @@ class PromptDistillTrainer(DistillTrainer):
     """Distillation on prompts alone: the policy, or the teacher, samples the outputs."""
 
     needs: ClassVar[tuple[str, ...]] = ("prompts",)
+    scores_samples = False
 
     def make_rows(self, config: PromptDistillConfig, run: Run) -> Rows:
         """Return the source of rows: outputs of the policy and of the teacher."""

@@ -68,10 +68,9 @@ class Order:
             CheckpointError: the number of prompts or samples has changed.
         """
         if state.get("count") != self.count:
-            was = state.get("count", "streamed")
             raise CheckpointError(
-                f"the checkpoint was written with {was} prompts or samples, now there are {self.count}: "
-                "resume with the original data, or start a new run from the checkpoint's model folder"
+                f"the checkpoint was written with {state.get('count', 'streamed')} prompts or samples, now there are "
+                f"{self.count}: resume with the original data, or start a new run from the checkpoint's model folder"
             )
         self.position, self.seed, self._pass = state["position"], state["seed"], -1
 

@@ -151,8 +151,9 @@ def _check_needs(component: Component[Any], inputs: Inputs) -> None:
     trainer_type: Any = component.target()
     check_declared(component, trainer_type)
     name = component.name
+    uses = "reward_fn" if getattr(trainer_type, "scores_samples", False) else ""
     inputs.require(
-        name, trainer_type.needs, other=lambda: other_trainer(inputs.given, registries().trainers, than=name)
+        name, trainer_type.needs, uses=uses, other=lambda: other_trainer(inputs.given, registries().trainers, than=name)
     )
 
 

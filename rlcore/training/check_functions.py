@@ -63,10 +63,11 @@ def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> No
         name, load = resolve(inputs.metric_fn, "metric_fn")
         metrics = [UserFunction("metric", name, load(), timeout_s=timeout_s)]
     evaluated = settings.eval.every or settings.eval.at_start or settings.eval.at_end
-    for what in ("prompts", "eval_prompts") if evaluated else ("prompts",):
+    first = "samples" if getattr(chosen.trainer.component.target(), "scores_samples", False) else "prompts"
+    for what in (first, "eval_prompts") if evaluated else (first,):
         source = getattr(inputs, what)
         rows = pipeline.preview(source, settings.data, what=f"data.{what}") if functions or metrics else None
-        evaluates = what == "eval_prompts" or inputs.eval_prompts is None
+        evaluates = what == "eval_prompts" or (inputs.eval_prompts is None and what == "prompts")
         for function in [*functions, *(metrics if evaluates else ())]:
             if rows is not None:
                 _check(function, rows, what, is_called=settings.run.check_functions)

@@ -58,12 +58,15 @@ class Inputs:
         """Names of the observers and loggers that were passed as objects."""
         return [*self.observers, *self.loggers]
 
-    def require(self, trainer: str, needs: tuple[str, ...], *, other: Callable[[], str | None] = lambda: None) -> None:
+    def require(
+        self, trainer: str, needs: tuple[str, ...], *, uses: str = "", other: Callable[[], str | None] = lambda: None
+    ) -> None:
         """Check that a trainer has all the inputs it needs, and that none is a description of an object.
 
         Args:
             trainer: its name, for errors.
             needs: names of the inputs it cannot do without.
+            uses: name of an input that it uses if it is given.
             other: returns the name of another trainer that fits the given inputs; called if one is missing.
 
         Raises:
@@ -81,7 +84,8 @@ class Inputs:
         if self.rewards is not None and "rewards" not in needs:
             log.warning("rewards are not used by this trainer", trainer=trainer, needs=", ".join(needs))
         for name in ("reward_fn", "metric_fn"):
-            if getattr(self, name) is not None and name not in needs and self.prompts is None is self.eval_prompts:
+            is_used = name in (*needs, uses) or not (self.prompts is None is self.eval_prompts)
+            if getattr(self, name) is not None and not is_used:
                 log.warning(
                     "a function is not used: this trainer calls none, and there are no prompts to evaluate",
                     function=name, trainer=trainer, needs=", ".join(needs),

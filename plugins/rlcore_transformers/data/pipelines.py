@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.rows import rename_columns
 from rlcore_transformers.data.sample_rewards import build_sample_rewards
 from rlcore_transformers.data.samples import build_samples
-from rlcore_transformers.data.sources import file_names, load_source
+from rlcore_transformers.data.sources import file_names, load_part, load_source
 from rlcore_transformers.data.streams import SampleStream, open_stream
 
 if TYPE_CHECKING:
@@ -126,6 +127,28 @@ def preview(source: Any, data: DataConfig, what: str) -> tuple[list[Prompt], boo
     return ([each for each, _ in found], all(is_text for _, is_text in found)) if found else None
 
 
+def read_as_prompts(source: Any, data: DataConfig, *, what: str) -> list[Prompt]:
+    """Return all rows of a source, such as demonstrations, as prompts with their columns, whose tokens are left out.
+
+    A conversation's prompt is what comes before its first answer. Every prompt has the columns of all rows.
+
+    Args:
+        source: any source of `load_source` that can be read again, or a mixture.
+        data: the options `columns` and `prompt_column`.
+        what: the option that holds the source, for errors.
+
+    Raises:
+        DataError: the source cannot be read.
+    """
+    sources = parse_mixture(source, what)
+    parts = [("", load_source(source, what))] if sources is None else [
+        (each.name, load_part(each, data.columns)) for each in sources
+    ]  # fmt: skip
+    renamed = [(name, rename_columns(rows, data.columns, what, needed=())) for name, rows in parts]
+    columns = list(dict.fromkeys(key for _, rows in renamed for row in rows if isinstance(row, Mapping) for key in row))
+    return [evolve(_prompt(row, data.prompt_column, columns)[0], source=name) for name, rows in renamed for row in rows]
+
+
 def _renaming(data: DataConfig, source: Source) -> DataConfig:
     return evolve(data, columns={**data.columns, **source.columns})
 
@@ -138,6 +161,8 @@ def _is_small(name: str) -> bool:
 def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool]:
     fields = row if isinstance(row, Mapping) else {}
     content: Any = fields.get(column) if isinstance(row, Mapping) else row
+    if content is None and is_conversation(messages := fields.get("messages")):
+        content = list(takewhile(lambda message: message["role"] != "assistant", messages))
     values = {name: fields.get(name) for name in columns if name != column}
     if isinstance(content, str):
         return Prompt(content, (0,), values), True
