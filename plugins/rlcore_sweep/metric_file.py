@@ -73,13 +73,17 @@ class MetricFile:
         return None
 
 
-def thinned(measured: Sequence[tuple[int, float]], mode: str) -> list[tuple[int, float]]:
-    """Return measurements that were read at once; of many, the best and the last, because storing each takes time."""
+def thinned(measured: Sequence[tuple[int, float]], mode: str, every: int | None = None) -> list[tuple[int, float]]:
+    """Return measurements that were read at once; of many, those that count, because storing each takes time.
+
+    These are the best and the last, and, of a population, the first after each `every` steps.
+    """
     if len(measured) <= MOST_AT_ONCE:
         return list(measured)
     finite = [pair for pair in measured if math.isfinite(pair[1])]
     best = (max if mode == "max" else min)(finite, key=lambda pair: pair[1], default=measured[-1])
-    return sorted({best, measured[-1]})
+    firsts = {pair[0] // every: pair for pair in reversed(measured)} if every else {}
+    return sorted({best, measured[-1], *firsts.values()})
 
 
 def missing_metric(metric: str, names: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from sqlalchemy import URL
 from rlcore_sweep.space import Dimension
 from rlcore_sweep.sweep_options import SweepConfig
 
-NAME, REASON, SECONDS, DONOR, BEGUN = "sweep", "reason", "seconds", "donor", "begun"
+NAME, REASON, SECONDS, DONOR, BEGUN, COMPARED = "sweep", "reason", "seconds", "donor", "begun", "compared"
 BEST_SHARE = 0.25
 """Share of the trials that importances compare with the others."""
 State = Literal["done", "pruned", "failed", "unfinished"]
@@ -45,6 +45,7 @@ class TrialRecord:
         seconds: how long its processes ran.
         donor: the trial from whose checkpoint it went on, with other values; None if it began with the model.
         begun: the step of that checkpoint, or 0.
+        compared: the last multiple of `min_steps` at which it was compared with others, or 0.
     """
 
     number: int
@@ -56,6 +57,7 @@ class TrialRecord:
     seconds: float
     donor: int | None = None
     begun: int = 0
+    compared: int = 0
 
 
 class Study:
@@ -142,6 +144,10 @@ class Study:
         self._storage.set_trial_intermediate_value(self._trial_id(number), step, value)
         return self._study.pruner.prune(self._study, self._frozen(number))
 
+    def note_comparison(self, number: int, step: int) -> None:
+        """Note that a trial was compared with others at `step`, which happens once, also if the sweep is continued."""
+        self._storage.set_trial_user_attr(self._trial_id(number), COMPARED, step)
+
     def complete(self, number: int, value: float) -> None:
         """End a trial with its metric."""
         self._study.tell(number, value)
@@ -198,6 +204,7 @@ class Study:
             trial.number, state, dict(trial.params), dict(trial.intermediate_values),
             trial.value if state in ("done", "pruned") else None, str(trial.user_attrs.get(REASON, "")),
             float(trial.user_attrs.get(SECONDS, 0.0)), trial.user_attrs.get(DONOR), trial.user_attrs.get(BEGUN, 0),
+            trial.user_attrs.get(COMPARED, 0),
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from rlcore.config import merge
+from rlcore.errors import CheckpointError
 from rlcore_sweep.population import choose_donor, explore
 from rlcore_sweep.study import Study, TrialRecord
 from rlcore_sweep.sweep_folder import SweepFolder, checkpoint_of, name_of, write_yaml
@@ -22,7 +23,11 @@ ATTEMPTS = 5
 
 
 def settings_of(sweep: Sweep, folder: SweepFolder, trial: TrialRecord) -> dict[str, Any]:
-    """Return the configuration of a trial, which resumes from its newest checkpoint, or begins."""
+    """Return the configuration of a trial, which resumes from its newest checkpoint, or begins.
+
+    Raises:
+        CheckpointError: the checkpoint of another trial, from which it was to go on, is lost.
+    """
     run: dict[str, Any] = {
         "name": name_of(trial.number), "root": str(folder.trials), "resume": "auto", "overwrite": False,
         "push_to_hub": None,
@@ -32,15 +37,20 @@ def settings_of(sweep: Sweep, folder: SweepFolder, trial: TrialRecord) -> dict[s
         run["cluster"] = "ray"
     if trial.donor is not None:
         run["accept_changes"] = [*shared.get("accept_changes", ()), *(each.path for each in sweep.dimensions)]
-        if checkpoint_of(folder.run(trial.number)) is None and (found := _inherited(folder, trial)) is not None:
-            run |= {"resume": str(found), "overwrite": True}
+        if checkpoint_of(folder.run(trial.number)) is None:
+            run |= {"resume": str(_inherited(folder, trial)), "overwrite": True}
     return merge(sweep.configuration(sweep.values(trial.parameters)), {"run": run})
 
 
-def _inherited(folder: SweepFolder, trial: TrialRecord) -> Path | None:
-    """Return the checkpoint of another trial from which a trial begins; None if it is lost."""
-    found = sorted((folder.inherited(trial.number) / "checkpoints").glob("*"))
-    return found[-1] if found else None
+def _inherited(folder: SweepFolder, trial: TrialRecord) -> Path:
+    """Return the checkpoint of another trial from which a trial begins."""
+    source = folder.inherited(trial.number)
+    if checkpoint_of(source) != trial.begun:
+        raise CheckpointError(
+            f"{source} lacks the checkpoint of step {trial.begun} of trial {trial.donor}, from which this trial was "
+            "to go on"
+        )
+    return source / "checkpoints" / f"{trial.begun:08d}"
 
 
 @attrs.frozen
@@ -58,35 +68,40 @@ class Population:
     study: Study
 
     @property
+    def every(self) -> int | None:
+        """Return after how many steps trials are compared again; None if they are no population."""
+        return self.study.min_steps if self.sweep.options.prune == "pbt" else None
+
+    @property
     def is_full(self) -> bool:
         """Whether no trial begins any more without another's checkpoint."""
         options = self.sweep.options
         founders = sum(each.donor is None and each.state != "failed" for each in self.study.records())
         return options.prune == "pbt" and founders >= options.parallel
 
-    def find_donor(self, number: int, step: int) -> int | None:
-        """Return the trial from whose checkpoint another goes on instead of a trial that was measured; None if none.
+    def find_donor(self, number: int) -> int | None:
+        """Return the trial from whose checkpoint another goes on instead of a running one; None if that one stays.
 
-        Trials are compared at their first measurement after each `min_steps` steps, with all that have come so far.
+        Trials are compared once for each `min_steps` steps, by their first measurement after these, when those have
+        come that are at most `min_steps` behind: which of them comes first makes no difference.
         """
-        options, every, records = self.sweep.options, self.study.min_steps, self.study.records()
-        start = step - step % every
-        by_number = {each.number: each for each in records if each.begun < start}
-        if options.prune != "pbt" or number not in by_number or len(records) >= options.trials:
+        options, every, trial = self.sweep.options, self.every, self.study.record(number)
+        if every is None:
             return None
-        steps = {each: _first_step(record, start, start + every) for each, record in by_number.items()}
-        if steps[number] != step:
+        start = max(trial.measured, default=0) // every * every
+        if start <= max(trial.begun, trial.compared):
             return None
-        values = {
-            each: by_number[each].measured[at]
-            for each, at in steps.items()
-            if at is not None and by_number[each].state != "failed"
-        }
+        present = {each.number: each for each in self.study.records() if each.begun < start and each.state != "failed"}
+        if any(each.state == "unfinished" and start - every <= _last_step(each) < start for each in present.values()):
+            return None
+        self.study.note_comparison(number, start)
+        steps = {each: _first_step(record, start, start + every) for each, record in present.items()}
         found = choose_donor(
-            number, values, options.reduction, is_maximised=self.study.is_maximised,
-            random=Random(f"{options.seed} {number} {step}"),  # noqa: S311  no secret
+            number, {each: present[each].measured[at] for each, at in steps.items() if at is not None},
+            options.reduction, is_maximised=self.study.is_maximised,
+            random=Random(f"{options.seed} {number} {start}"),  # noqa: S311  no secret
         )  # fmt: skip
-        return found if found is not None and self._can_give(by_number[found], by_number[number].begun) else None
+        return found if found is not None and self._can_give(present[found], trial.begun) else None
 
     def _can_give(self, donor: TrialRecord, begun: int) -> bool:
         """Return whether a trial runs and has a checkpoint later than `begun`, from which there is more to learn."""
@@ -96,9 +111,11 @@ class Population:
 
     def replace(self, number: int, donor: int) -> list[int]:
         """End a trial, and return the number of that which goes on from the donor's checkpoint in its place."""
-        begun = self._copy_checkpoint(donor, number)
-        if begun is None:
-            self.study.prune(number, f"trial {donor}, from which another should go on, has no checkpoint any more")
+        begun, most = self._copy_checkpoint(donor, number), self.study.total_steps
+        if begun is None or (most is not None and begun >= most):
+            now = "has no checkpoint any more" if begun is None else "has made all its steps meanwhile"
+            shutil.rmtree(self.folder.inherited(number), ignore_errors=True)
+            self.study.prune(number, f"trial {donor}, from which another should go on, {now}")
             return []
         random = Random(f"{self.sweep.options.seed} {number} values")  # noqa: S311  no secret
         values = explore(self.sweep.dimensions, self.study.record(donor).parameters, random)
@@ -126,6 +143,10 @@ class Population:
 
 def _first_step(record: TrialRecord, start: int, end: int) -> int | None:
     return min((step for step in record.measured if start <= step < end), default=None)
+
+
+def _last_step(record: TrialRecord) -> int:
+    return max(record.measured, default=record.begun)
 
 
 def write_best(sweep: Sweep, folder: SweepFolder, study: Study) -> None:

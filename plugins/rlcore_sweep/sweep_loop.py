@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from rlcore.errors import ConfigError
+from rlcore.errors import CheckpointError, ConfigError
 from rlcore_sweep.child import Child, Why, command_for, environment_of, start
 from rlcore_sweep.metric_file import MetricFile, missing_metric, thinned
 from rlcore_sweep.screen import Screen
@@ -107,11 +107,15 @@ class SweepLoop:
                 self._waiting.remove(number)
                 self._start(self.study.record(number), is_new=False)
                 continue
-            is_full = self._population.is_full or len(self.study.records()) >= self.sweep.options.trials
-            if is_full or (asked := self.study.ask()) is None:
+            if self._population.is_full or not self._has_trials_left() or (asked := self.study.ask()) is None:
                 return False
             self._start(asked, is_new=True)
         return self._may_start()
+
+    def _has_trials_left(self) -> bool:
+        """Return whether a trial may begin beside those that will take the place of stopped ones."""
+        to_come = sum(child.why == "replaced" for child in self._running.values())
+        return len(self.study.records()) + to_come < self.sweep.options.trials
 
     def _is_free(self, number: int) -> bool:
         """Return whether no process writes to a trial's run: one of a sweep that was killed may still do so."""
@@ -135,7 +139,11 @@ class SweepLoop:
 
     def _start(self, trial: TrialRecord, *, is_new: bool) -> None:
         number, values = trial.number, self.sweep.values(trial.parameters)
-        settings = settings_of(self.sweep, self.folder, trial)
+        try:
+            settings = settings_of(self.sweep, self.folder, trial)
+        except CheckpointError as error:
+            self._fail(number, str(error))
+            return
         file = self.folder.configuration(number)
         write_yaml(file, settings, [f"# trial {number} of {self.folder.path}"])
         slot = min(set(range(self.sweep.options.parallel)) - set(self._slots.values()))
@@ -163,7 +171,9 @@ class SweepLoop:
         """Read what running trials have measured, stop those that are to stop, and record those that have ended."""
         for child in list(self._running.values()):
             has_ended = child.process.poll() is not None  # before reading, so that nothing is missed
-            for step, value in thinned(child.metrics.read(), self.sweep.options.mode):
+            known = self.study.record(child.number).measured  # a trial that resumes has them in its file too
+            new = [(step, value) for step, value in child.metrics.read() if step not in known]
+            for step, value in thinned(new, self.sweep.options.mode, self._population.every):
                 self._measured(child, step, value)
             if child.metrics.is_missing:
                 child.stop("metric")
@@ -173,16 +183,23 @@ class SweepLoop:
             child.urge()
             if has_ended:
                 self._ended(child)
+        for child in self._running.values():  # after all have been read: their order makes no difference
+            self._compare(child)
 
     def _measured(self, child: Child, step: int, value: float) -> None:
         is_worse = self.study.report(child.number, step, value)
         self.screen.event(child.number, f"step {step}, {self.sweep.options.metric} {value:.6g}")
-        is_over = self.study.total_steps is not None and step >= self.study.total_steps
-        if is_over or child.why:
-            return
-        if is_worse:
+        if is_worse and not self._is_over(step):
             child.stop("pruned")
-        elif (donor := self._population.find_donor(child.number, step)) is not None:
+
+    def _is_over(self, step: int) -> bool:
+        return self.study.total_steps is not None and step >= self.study.total_steps
+
+    def _compare(self, child: Child) -> None:
+        """Stop a trial whose place another is to take."""
+        if child.why or self._is_over(child.metrics.last_step) or not self._has_trials_left():
+            return
+        if (donor := self._population.find_donor(child.number)) is not None:
             child.donor = donor
             child.stop("replaced")
 
@@ -204,11 +221,11 @@ class SweepLoop:
             self._waiting += self._population.replace(number, child.donor)
             self.screen.event(number, f"stopped at step {child.metrics.last_step}; {self.study.record(number).reason}")
         elif why == "late":
-            self._fail(child, f"took longer than {self.sweep.options.trial_time_s:g} s, the time of a trial")
+            self._fail(number, f"took longer than {self.sweep.options.trial_time_s:g} s, the time of a trial")
         elif why == "metric":
             self._lacks_metric(child)
         elif reason := child.failure():
-            self._fail(child, reason)
+            self._fail(number, reason)
         else:
             self._complete(child)
         self._drop_weights()
@@ -222,14 +239,20 @@ class SweepLoop:
                     self.folder.drop_weights(each.number)
 
     def _complete(self, child: Child) -> None:
-        measured = self.study.record(child.number).measured
+        trial = self.study.record(child.number)
+        measured = trial.measured
+        if not measured and trial.donor is not None:
+            reason = f"ended before a measurement after step {trial.begun} of trial {trial.donor}"
+            self.study.prune(child.number, reason)
+            self.screen.event(child.number, reason, matters=True)
+            return
         if not measured:
             self._lacks_metric(child)
             return
         try:
             value = counted(measured, self.sweep.options)
         except ValueError as error:
-            self._fail(child, str(error))
+            self._fail(child.number, str(error))
             return
         self._succeeded += 1
         self.study.complete(child.number, value)
@@ -241,15 +264,15 @@ class SweepLoop:
 
     def _lacks_metric(self, child: Child) -> None:
         reason = missing_metric(self.sweep.options.metric, child.metrics.names)
-        self._fail(child, reason)
+        self._fail(child.number, reason)
         self._fatal = self._fatal or reason
         for other in self._running.values():
             other.stop("end")
 
-    def _fail(self, child: Child, reason: str) -> None:
+    def _fail(self, number: int, reason: str) -> None:
         self._failed += 1
-        self.study.fail(child.number, reason)
-        self.screen.event(child.number, f"failed: {reason}", matters=True)
+        self.study.fail(number, reason)
+        self.screen.event(number, f"failed: {reason}", matters=True)
 
     def _end_all(self, hint: str) -> None:
         """Signal all trials to finish their step and save, and wait for them; a second Ctrl-C kills them."""

@@ -76,9 +76,11 @@ class Trial:
         signal.signal(signal.SIGTERM, signal.SIG_IGN if is_stubborn else self.stop)
         begin = max((int(folder.name) for folder in self.run.glob("checkpoints/*")), default=self.first)
         self.write("starts", f"{os.getpid()} {begin} {os.environ.get('OMP_NUM_THREADS')}")
-        if self.trainer["do"] == "population" and self.run.name == "00001":
+        is_population = self.trainer["do"].startswith("population")
+        if is_population and self.run.name == "00001":
             wait_for((self.run.parent / "00000/checkpoints/00000002").is_dir)
-        for step in range(begin + 1, self.steps + 1):
+        is_over = self.trainer["do"].endswith("successor ends") and self.first > 0
+        for step in range(begin + 1, begin + 1 if is_over else self.steps + 1):
             self.metrics(step, loss__total=1 / step)
             self.metrics(step, eval__reward__mean=self.value(step), eval__time_s=0.1)
             (self.run / f"checkpoints/{step:08d}").mkdir(parents=True)
@@ -89,7 +91,9 @@ class Trial:
         return 0
 
     def value(self, step: int) -> float | None:
-        if self.trainer["do"] == "population":  # trial 1 is the worst, and what takes its place is the best
+        if self.trainer["do"] == "crowd":  # by number, so that the first two of four are the worst
+            return step * float(self.run.name)
+        if self.trainer["do"].startswith("population"):  # trial 1 is the worst, and what takes its place is the best
             return step * {"00000": 10.0, "00001": 1.0}.get(self.run.name, 20.0)
         return None if self.trainer["do"] == "nan" and step == self.steps else self.trainer["x"] * step
 
@@ -104,15 +108,22 @@ class Trial:
         if do == "meet":  # needs another trial that runs at the same time
             other = self.run.parent / f"{1 - int(self.run.name):05d}" / "starts"
             wait_for(other.exists)
-        if do == "population" and self.run.name == "00000" and step == 2:
-            wait_for((self.run.parent / "00002/starts").exists)
-        if do == "population" and self.run.name == "00001" and step == 2:
-            wait_for(lambda: self.stopped)
+        self.meet_others(step)
         if do == "stubborn" and self.run.name == "00001":
             time.sleep(600)
         if QUICK not in os.environ and (do == "slow" or (do == "slow from 1" and self.run.name != "00000")):
             for _ in range(100):
                 time.sleep(0.0 if self.stopped else 0.02)
+
+    def meet_others(self, step: int) -> None:
+        """Wait, as a trial of a population, until what is tested has happened."""
+        do = self.trainer["do"]
+        if do == "crowd" and step == 2 and self.run.name < "00004":  # until a successor has begun
+            wait_for(lambda: self.stopped or (self.run.parent / "00004/starts").exists())
+        if do.startswith("population") and self.run.name == "00000" and step == 2:
+            wait_for((self.run.parent / "00002/starts").exists)
+        if do.startswith("population") and self.run.name == "00001" and step == 2:
+            wait_for(lambda: self.stopped)
 
 
 def wait_for(condition: Any, *, most_s: float = 600.0) -> None:

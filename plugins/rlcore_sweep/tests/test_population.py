@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -129,7 +130,7 @@ def test_a_successor_has_the_weights_of_its_donor_and_its_own_learning_rate(tmp_
     rlcore.train(config={**donor, "run": {**donor["run"], "steps": 2}})
     for number, loss in ((0, 1.0), (1, 2.0)):
         study.report(number, 1, loss)
-    assert [population.find_donor(number, 1) for number in numbers] == [None, 0]
+    assert [population.find_donor(number) for number in numbers] == [None, 0]
     (successor,) = population.replace(1, 0)
     given = settings_of(sweep, folder, study.record(successor))
     result = rlcore.train(config=given)
@@ -144,3 +145,108 @@ def test_a_successor_has_the_weights_of_its_donor_and_its_own_learning_rate(tmp_
     own = result.policy.model.state_dict()
     assert all(torch.equal(own[name], weight) for name, weight in expected.items())
     assert not all(torch.equal(own[name], weight) for name, weight in unchanged.items())
+
+
+def population_of(tmp_path: Path, *, parallel: int = 2, **options: Any) -> Population:
+    """Return a population of trials that are compared at every step and have all begun; none has a process."""
+    given = {"prune": "pbt", "parallel": parallel, "trials": 9, "min_steps": 1, **options}
+    sweep = make_sweep(tmp_path, "trainer.x=uniform(1, 2)", **given)
+    sweep.folder.mkdir()
+    folder = claim(sweep)
+    study = open_study(sweep, folder)
+    for number in range(parallel):
+        study.ask()
+        save_checkpoint(folder.run(number), 1)
+    return Population(sweep, folder, study)
+
+
+def save_checkpoint(run: Path, step: int) -> None:
+    (run / f"checkpoints/{step:08d}").mkdir(parents=True)
+    (run / f"checkpoints/{step:08d}/manifest.json").touch()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_which_trial_is_replaced_does_not_depend_on_which_is_measured_first(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    population, values = population_of(tmp_path, parallel=4), (3.0, 1.0, 4.0, 2.0)
+    donors: dict[int, int | None] = {}
+    for number in order:
+        assert [population.find_donor(each) for each in donors] == [None] * len(donors)  # one is still to come
+        population.study.report(number, 1, values[number])
+        donors[number] = None
+    assert {number: population.find_donor(number) for number in order} == {0: None, 1: 2, 2: None, 3: None}
+
+
+def test_a_trial_that_is_far_behind_holds_up_no_comparison(tmp_path: Path) -> None:
+    population = population_of(tmp_path, parallel=3)
+    for step in (1, 2):
+        for number, value in ((0, 1.0), (1, 2.0)):
+            population.study.report(number, step, value * step)
+    assert [population.find_donor(number) for number in (0, 1)] == [1, None]  # trial 2 has no measurement at all
+
+
+def test_a_comparison_is_made_once_also_by_a_sweep_that_is_continued(tmp_path: Path) -> None:
+    population = population_of(tmp_path)
+    for number, value in ((0, 1.0), (1, 2.0)):
+        population.study.report(number, 1, value)
+    assert population.find_donor(0) == 1
+    again = Population(population.sweep, population.folder, open_study(population.sweep, population.folder))
+    assert again.find_donor(0) is None
+
+
+def test_a_population_that_resumes_reads_no_measurement_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both trials have been measured and compared; their processes find these measurements in their files."""
+    population = population_of(tmp_path, trials=2)
+    for number, value in ((0, 10.0), (1, 20.0)):
+        population.study.report(number, 1, value)
+        metrics = f'{{"step": 1, "eval/reward/mean": {value}}}\n'
+        (population.folder.run(number) / "metrics.jsonl").write_text(metrics)
+    assert run_sweep(population.sweep) == 0
+    output = capsys.readouterr().out
+    assert "step 1," not in output
+    assert output.count("step 2,") == 2
+
+
+def test_no_more_trials_begin_than_were_asked_for(tmp_path: Path) -> None:
+    """At step 2, two of four trials are to be replaced, and one further trial is allowed."""
+    base = {"trainer": {"do": "crowd"}, "run": {"steps": 4}}
+    options = {"prune": "pbt", "parallel": 4, "trials": 5, "min_steps": 2, "reduction": 2}
+    sweep = make_sweep(tmp_path, "trainer.x=uniform(1, 2)", base=base, **options)
+    assert run_sweep(sweep) == 0
+    assert [each.state for each in records(sweep)] == ["pruned", "done", "done", "done", "done"]
+
+
+def test_a_donor_that_has_meanwhile_made_all_its_steps_has_no_successor(tmp_path: Path) -> None:
+    population = population_of(tmp_path)
+    save_checkpoint(population.folder.run(0), 3)  # the runs have three steps
+    assert population.replace(1, 0) == []
+    reason = "trial 0, from which another should go on, has made all its steps meanwhile"
+    assert population.study.record(1).reason == reason
+    assert not population.folder.inherited(1).exists()
+
+
+def test_a_successor_that_ends_before_its_first_measurement_does_not_end_the_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = {"trainer": {"do": "population, successor ends"}, "run": {"steps": 4}}
+    options = {"prune": "pbt", "parallel": 2, "trials": 3, "min_steps": 2}
+    sweep = make_sweep(tmp_path, "trainer.x=uniform(1, 2)", base=base, **options)
+    assert run_sweep(sweep) == 0
+    assert [each.state for each in records(sweep)] == ["done", "pruned", "pruned"]
+    assert "trial 2: ended before a measurement after step 2 of trial 0\n" in capsys.readouterr().out
+
+
+def test_a_successor_whose_checkpoint_is_lost_fails_and_does_not_begin_anew(tmp_path: Path) -> None:
+    population = population_of(tmp_path, trials=3)
+    for number, value in ((0, 2.0), (1, 1.0)):
+        population.study.report(number, 1, value)
+    (successor,) = population.replace(1, 0)
+    lost = population.folder.inherited(successor)
+    shutil.rmtree(lost / "checkpoints")
+    assert run_sweep(population.sweep) == 0
+    found = records(population.sweep)[successor]
+    assert (found.state, found.measured) == ("failed", {})
+    assert found.reason == f"{lost} lacks the checkpoint of step 1 of trial 0, from which this trial was to go on"
