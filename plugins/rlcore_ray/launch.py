@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,12 +74,13 @@ def start(launch: Launch) -> int:
 
     Raises:
         RayError: the cluster cannot be reached, or has no room.
+        KeyboardInterrupt: Ctrl-C or SIGTERM, before the ranks have started.
     """
     started = cluster.connect(launch.address, launch.processes * launch.cpus)
     presses, group = Presses(), None
     try:
         with presses.caught():
-            group = _reserve(launch)
+            group = _reserve(launch, presses)
             run_id = uuid.uuid4().hex
             for attempt in range(launch.restarts + 1):
                 ends = _Start(launch, group, run_id, attempt, presses).run()
@@ -101,11 +102,30 @@ def start(launch: Launch) -> int:
         cluster.disconnect(started=started)
 
 
-def _reserve(launch: Launch) -> Any:
+def _answers(references: Sequence[Any], timeout_s: float, presses: Presses) -> list[Any]:
+    """Return what actors of Ray answer.
+
+    Raises:
+        GetTimeoutError: one does not in time.
+        KeyboardInterrupt: a signal has come meanwhile.
+    """
+    until, missing = time.monotonic() + timeout_s, list(references)
+    while missing:
+        if presses.received:
+            raise KeyboardInterrupt
+        if time.monotonic() > until:
+            raise GetTimeoutError(f"no answer within {timeout_s:g} seconds")
+        done, missing = ray.wait(missing, timeout=POLL_S)
+        ray.get(done)  # raises the error of an actor before the others have answered
+    return list(ray.get(list(references)))
+
+
+def _reserve(launch: Launch, presses: Presses) -> Any:
     """Return the places that the ranks hold, once the cluster has room.
 
     Raises:
         RayError: it has none in time.
+        KeyboardInterrupt: a signal has come meanwhile.
     """
     room = ray.cluster_resources()
     gpus = (1.0 if room.get("GPU") else 0.0) if launch.gpus is None else launch.gpus
@@ -113,7 +133,10 @@ def _reserve(launch: Launch) -> Any:
     needs = needs or {"memory": 1.0}  # Ray refuses a place that holds nothing
     group = placement_group([needs] * launch.processes, strategy="SPREAD" if launch.spread else "PACK")
     try:
-        ray.get(group.ready(), timeout=launch.start_timeout_s)
+        _answers([group.ready()], launch.start_timeout_s, presses)
+    except KeyboardInterrupt:
+        remove_placement_group(group)
+        raise
     except GetTimeoutError:
         free = ray.available_resources()
         remove_placement_group(group)
@@ -156,9 +179,11 @@ class _Start:
 
         Raises:
             RayError: an actor does not start, or its machine lacks the working folder.
+            KeyboardInterrupt: a signal has come meanwhile.
         """
         try:
-            places = ray.get([each.place.remote() for each in self.agents], timeout=self.launch.start_timeout_s)
+            asked = [each.place.remote() for each in self.agents]
+            places = _answers(asked, self.launch.start_timeout_s, self.presses)
             by_rank = order(places)
             self.agents, places = [self.agents[index] for index in by_rank], [places[index] for index in by_rank]
             variables = environments(places, run_id=self._run_id, attempt=self._attempt, restarts=self.launch.restarts)
@@ -169,7 +194,7 @@ class _Start:
                 agent.start.remote(list(self.launch.words), {**common, **own}, folder)
                 for agent, own in zip(self.agents, variables, strict=True)
             ]
-            ray.get(starts, timeout=self.launch.start_timeout_s)
+            _answers(starts, self.launch.start_timeout_s, self.presses)
         except RayTaskError as error:
             raise RayError(f"a process cannot be started: {error.cause}") from error
         except (RayActorError, GetTimeoutError) as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from rlcore.cli import STARTED
+from rlcore.errors import RanksError
 from rlcore.settings import TrainConfig
 from rlcore_shard.launcher import follow_launcher
 from rlcore_shard.local_processes import start
@@ -22,10 +24,17 @@ def accept_launch(config: TrainConfig) -> None:
     """Do what `accelerate launch` was told by options of the run, and end this process some time after its launcher.
 
     Raises:
-        RanksError: the launcher was told to divide the model in a way that the options do not name.
+        RanksError: the launcher was told to divide the model in a way that the options do not name, or the options name
+            a cluster, whose processes the launcher has not started.
     """
     from rlcore_shard.launched_sharding import accept_sharding
 
+    if config.run.cluster and "WORLD_SIZE" in os.environ and STARTED not in os.environ:
+        raise RanksError(
+            f"run.cluster = {config.run.cluster!r}: another launcher, such as torchrun, has started this process "
+            f"(WORLD_SIZE = {os.environ['WORLD_SIZE']}): leave run.cluster out, or start the run without that "
+            "launcher, by rlcore train, which starts run.processes processes on the cluster"
+        )
     accept_sharding(config)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         follow_launcher()

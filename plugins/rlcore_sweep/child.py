@@ -21,6 +21,8 @@ from rlcore_sweep.metric_file import MetricFile
 PATIENCE_S = 300.0
 """How long a stopped trial may take to finish its step and save; after half of this, it is asked to stop at once."""
 LAST_BYTES = 20_000
+INTERRUPTED = 130
+"""Exit code of a command that a signal ended before its run began, as while a cluster has no room for it."""
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exists|InUse|Diverged|Interrupt|Exception|Unknown\w+)\b.*")
 _STOPPED = re.compile(r"^SIG(?:TERM|INT): finishing", re.MULTILINE)
 Why = Literal["", "pruned", "replaced", "late", "metric", "end"]
@@ -102,7 +104,7 @@ class Child:
 
     def was_interrupted(self) -> bool:
         """Return whether a signal from elsewhere ended the run early; its checkpoints are as good as before."""
-        if self.why or self.process.returncode not in (0, -signal.SIGTERM, -signal.SIGINT):
+        if self.why or self.process.returncode not in (0, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT):
             return False
         return self.process.returncode != 0 or _STOPPED.search(self._printed()) is not None
 

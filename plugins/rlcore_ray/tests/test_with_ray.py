@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import rlcore
-from rlcore.cli import main
+from rlcore.cli import INTERRUPTED, main
 from rlcore.config import dump_yaml, load_yaml
 from rlcore.sampling import derive_seeds, sample
 from rlcore.settings import SamplingConfig
@@ -233,6 +233,25 @@ def test_ctrl_c_is_passed_on_and_a_second_one_ends_the_ranks(
         assert not any(map(is_alive, pids.result()))
     expected = [f"saved {rank}" for rank in range(2)] if action == "saves" else []
     assert sorted(capfd.readouterr().out.splitlines()) == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_cluster_has_no_room_ends_the_command_and_frees_the_place(
+    folder: Path, ray_address: str, number: signal.Signals
+) -> None:
+    from ray.util import placement_group_table
+
+    before = set(placement_group_table())
+
+    def states() -> list[str]:
+        return [each["state"] for key, each in placement_group_table().items() if key not in before]
+
+    process = launched(folder, ray_address, "ray", "--cpus", "64", "--processes", "2", "probe", "show")
+    wait_for(lambda: states() == ["PENDING"])
+    process.send_signal(number)
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, err) == (INTERRUPTED, "rlcore: interrupted\n")
+    assert states() == ["REMOVED"]
 
 
 CONFIG = """

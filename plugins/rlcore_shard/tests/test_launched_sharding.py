@@ -11,6 +11,7 @@ from rlcore.errors import RanksError
 from rlcore.ranks.environment import environment_world
 from rlcore.settings import TrainConfig
 from rlcore_shard.launched_sharding import accept_sharding
+from rlcore_shard.processes import accept_launch
 
 ONE_MACHINE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 MACHINES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
@@ -40,6 +41,25 @@ COUNTERPARTS = {
         "run.shard=fsdp model.gradient_checkpointing=true",
     ),
 }
+
+
+def test_a_cluster_in_a_process_of_another_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun has started the processes; that the cluster is left unused would go unnoticed."""
+    config = structure(TrainConfig, {"run": {"cluster": {"name": "ray"}}}, where="x.yaml")
+    monkeypatch.delenv("RLCORE_STARTED", raising=False)
+    launched(monkeypatch, ONE_MACHINE)
+    with pytest.raises(RanksError) as refused:
+        accept_launch(config)
+    assert str(refused.value) == (
+        "run.cluster = {'name': 'ray'}: another launcher, such as torchrun, has started this process (WORLD_SIZE = 2): "
+        "leave run.cluster out, or start the run without that launcher, by rlcore train, which starts run.processes "
+        "processes on the cluster"
+    )
+    monkeypatch.setenv("RLCORE_STARTED", "1")  # as for ranks on the cluster
+    accept_launch(config)
+    monkeypatch.delenv("RLCORE_STARTED")
+    monkeypatch.delenv("WORLD_SIZE")
+    accept_launch(config)
 
 
 def launched(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
