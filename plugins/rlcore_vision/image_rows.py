@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,22 +17,35 @@ if TYPE_CHECKING:
 TOKEN = "image_token"  # noqa: S105  no password
 """Key of a part of a message: the token of its image in the run."""
 COLUMNS = ("images", "image")
-"""Columns that hold a row's images."""
-ANSWERS = ("chosen", "rejected", "completion", "output", "response", "completions")
+"""Columns that hold a row's images; a message may have them too."""
+PLACE = "<image>"
+"""How data sets mark the place of an image in a text, whatever token the processor has for it."""
+CONTINUATIONS = ("completion", "output", "response", "completions")
+"""Columns that continue a prompt."""
+PREFERENCES = ("chosen", "rejected")
+"""Columns that continue a prompt, or are whole conversations or texts that begin alike."""
+MARK = re.compile(r"<image:([4-7][0-9a-f]{7})>")
+"""The text that names an image of the run (`ImageStore.mark`)."""
 _SOURCES = ("image", "path", "url", "bytes", "base64", "image_url")
+_IMAGES = ("image", "image_url", "input_image")
+_OTHER_MEDIA = ("video", "video_url", "audio", "audio_url", "input_audio", "file", "input_file")
 
 
 def is_image(part: Any) -> bool:
     """Return whether a part of a message's content is an image."""
-    return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
+    if not isinstance(part, Mapping):
+        return False
+    kind = part.get("type")
+    return kind in _IMAGES or (kind is None and any(part.get(key) is not None for key in ("image", "image_url")))
 
 
 def place_images(images: ImageStore, row: Any, column: str, where: str) -> Any:
     """Return a row in which each image has a token, and a place in a text or a conversation.
 
     The images of the column `images` (or `image`) take, in their order, the places of the parts {type: image} without a
-    source, or of the processor's image token in a text. Without such places they stand before the prompt's text, or
-    before the first message of the user.
+    source, or of the processor's image token in a text, or of `<image>`. Without such places they stand before the
+    prompt's text, or before the first message of the user. Which of the columns is the prompt depends on the trainer:
+    each of those that may be it shows the same images.
 
     Args:
         images: the images of the run, to which those of the row are added.
@@ -39,30 +54,74 @@ def place_images(images: ImageStore, row: Any, column: str, where: str) -> Any:
         where: the row, for errors.
 
     Raises:
-        DataError: an image cannot be read, or there are more places than images, or fewer.
+        DataError: an image cannot be read, there are more places than images, or fewer, or columns that may be the
+            prompt show different images.
     """
-    if is_conversation(row):
-        return _converse(images, row, [], where)
     if not isinstance(row, Mapping):
-        return row
+        if isinstance(row, list | tuple) and not is_conversation(row):  # texts in turns
+            return [_place(images, each, [], f"{where}[{k}]") for k, each in enumerate(row)]
+        return _place(images, row, [], where)
     given = _tokens(images, row, where)
+    prompts, answers = _parts(row, column)
+    if given and not prompts and (ids := [key for key in row if str(key).endswith("_ids")]):
+        raise DataError(
+            f"{where}: has images, and its prompt is token ids ({', '.join(map(repr, ids))}), which show none: give "
+            "the prompt as text or messages, or leave the images out"
+        )
     made = dict(row)
-    prompts = [key for key in (column, "messages") if row.get(key) is not None][:1]
-    answers = [key for key in ANSWERS if row.get(key) is not None]
-    for key in prompts or answers or [key for key in ("text",) if row.get(key) is not None]:
+    for key in prompts:
         made[key] = _place(images, row[key], given, f"{where}[{key!r}]")
-    for key in answers if prompts else ():
+    for key in answers:
         made[key] = _place(images, row[key], [], f"{where}[{key!r}]")
+    _check_alike({key: _shown(made[key]) for key in prompts}, where)
     return made
 
 
+def _parts(row: Mapping[str, Any], column: str) -> tuple[list[str], list[str]]:
+    """Return the columns that may hold the prompt, and those that only continue it."""
+    found = {key: value for key, value in row.items() if isinstance(value, str) or is_conversation(value)}
+    prompts = [key for key in dict.fromkeys((column, "messages")) if key in found]
+    if isinstance(found.get("messages"), str) and column != "messages":
+        prompts.remove("messages")
+    both = [key for key in PREFERENCES if key in found and key != column]
+    continues = column in found and (
+        not isinstance(found[column], str) or all(isinstance(found[key], str) for key in both)
+    )
+    prompts += [] if continues else both
+    if not prompts and "text" in found:
+        prompts = ["text"]
+    return prompts, [key for key in (*PREFERENCES, *CONTINUATIONS) if key in found and key not in prompts]
+
+
+def _check_alike(shown: Mapping[str, Counter[int]], where: str) -> None:
+    """Refuse a row whose possible prompts show different images, since the trainer decides which of them is read."""
+    (first, expected), *others = shown.items() or [("", Counter())]
+    for key, found in others:
+        if found != expected:
+            raise DataError(
+                f"{where}: {first!r} shows {expected.total()} images and {key!r} {found.total()}, not the same ones, "
+                "and which of the two is read depends on the trainer: leave one of them out, or put the row's images "
+                "into a column 'images', which both show"
+            )
+
+
 def _tokens(images: ImageStore, row: Mapping[str, Any], where: str) -> list[int]:
-    for column in COLUMNS:
-        value = row.get(column)
-        if value is not None:
-            each = value if isinstance(value, list | tuple) else [value]
-            return [images.add(source, f"{where}[{column!r}]") for source in each]
+    columns = [column for column in COLUMNS if row.get(column) is not None]
+    if len(columns) > 1:
+        raise DataError(f"{where}: has both 'images' and 'image'; leave one of them out")
+    for column in columns:
+        value = row[column]
+        each = value if isinstance(value, list | tuple) else [value]
+        return [images.add(source, f"{where}[{column!r}]") for source in each]
     return []
+
+
+def _shown(value: Any) -> Counter[int]:
+    """Return the images that a text or a conversation shows, each with the number of times."""
+    if isinstance(value, str):
+        return Counter(int(digits, 16) for digits in MARK.findall(value))
+    contents = [message.get("content") for message in value]
+    return Counter(part[TOKEN] for parts in contents if isinstance(parts, list) for part in parts if is_image(part))
 
 
 def _place(images: ImageStore, value: Any, given: list[int], where: str) -> Any:
@@ -71,15 +130,34 @@ def _place(images: ImageStore, value: Any, given: list[int], where: str) -> Any:
     return _converse(images, value, given, where) if is_conversation(value) else value
 
 
+def _split(images: ImageStore, text: str, *, has_images: bool) -> list[str]:
+    """Return the pieces of a text between the places of images."""
+    token = str(images.processor.image_token)
+    return text.split(token if token in text or not has_images else PLACE)
+
+
 def _write(images: ImageStore, text: str, given: list[int], where: str) -> str:
-    mark = str(images.processor.image_token)
-    pieces = text.split(mark)
     names = [images.mark(token) for token in given]
+    if (found := MARK.findall(text)) and [f"<image:{digits}>" for digits in found] == names:
+        return text  # a row that is read again, with the first messages of its environment
+    _refuse_names(text, where)
+    pieces = _split(images, text, has_images=bool(given))
     if len(pieces) == 1:
         return "".join(names) + text
     if len(pieces) - 1 != len(names):
-        raise DataError(f"{where}: contains {mark!r} {len(pieces) - 1} times, and the row has {len(names)} images")
+        raise DataError(
+            f"{where}: has the places of {len(pieces) - 1} images ({images.processor.image_token!r}), and the row has "
+            f"{len(names)} images"
+        )
     return "".join(piece + name for piece, name in zip(pieces, [*names, ""], strict=True))
+
+
+def _refuse_names(text: str, where: str) -> None:
+    if (name := MARK.search(text)) is not None:
+        raise DataError(
+            f"{where}: contains {name[0]}, by which a run names an image in its logs: write {PLACE} in its place, and "
+            "give the image in the column 'images'"
+        )
 
 
 def _converse(images: ImageStore, messages: Any, given: list[int], where: str) -> list[dict[str, Any]]:
@@ -87,36 +165,58 @@ def _converse(images: ImageStore, messages: Any, given: list[int], where: str) -
     made: list[dict[str, Any]] = []
     has_places = False
     for k, message in enumerate(messages):
+        own = _tokens(images, message, f"{where}[{k}]")
+        parts: list[Any] = [{"type": "image", TOKEN: token} for token in own]
         content = message.get("content")
-        if not isinstance(content, list | tuple):
-            made.append(dict(message))
-            continue
-        parts = []
-        for part in content:
-            if is_image(part):
-                if message["role"] == "assistant":
-                    raise DataError(f"{where}[{k}]: has an image in a turn of the assistant, which writes text only")
-                source = next((part[key] for key in _SOURCES if part.get(key) is not None), None)
-                has_places = has_places or source is None
-                token = _token(images, source, rest, f"{where}[{k}]")
-                parts.append({**part, "type": "image", TOKEN: token})
-            else:
-                parts.append(part)
-        made.append({**message, "content": parts})
+        texts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for part in texts if isinstance(texts, list | tuple) else ():
+            marks = bool(given) and message["role"] != "assistant"
+            placed, is_place = _part(images, part, rest, f"{where}[{k}]", has_images=marks)
+            has_places = has_places or is_place
+            parts += placed
+        if message["role"] == "assistant" and any(map(is_image, parts)):
+            raise DataError(f"{where}[{k}]: has an image in a turn of the assistant, which writes text only")
+        changed = {"content": parts} if any(map(is_image, parts)) else {}
+        made.append({**{key: value for key, value in message.items() if key not in COLUMNS}, **changed})
     if rest and has_places:
         raise DataError(
-            f"{where}: the row has {len(given)} images, and {len(rest)} of them have no part {{type: image}}"
+            f"{where}: the row has {len(given)} images, and {len(rest)} of them have no part {{type: image}} and no "
+            "place in a text"
         )
     if rest:
         _put_first(made, rest, where)
     return made
 
 
+def _part(images: ImageStore, part: Any, rest: list[int], where: str, *, has_images: bool) -> tuple[list[Any], bool]:
+    """Return the parts that a part of a message becomes, and whether it has the place of an image of the row."""
+    if is_image(part):
+        source = next((part[key] for key in _SOURCES if part.get(key) is not None), None)
+        if source is None and not rest and TOKEN in part:  # a row that is read again
+            return [part], False
+        return [{**part, "type": "image", TOKEN: _token(images, source, rest, where)}], source is None
+    if isinstance(part, Mapping) and part.get("type") in _OTHER_MEDIA:
+        raise DataError(f"{where}: has a part of type {part['type']!r}, which is not read; images and texts are")
+    text = part if isinstance(part, str) else part.get("text") if isinstance(part, Mapping) else None
+    if not isinstance(text, str):
+        return [part], False
+    _refuse_names(text, where)
+    first, *others = _split(images, text, has_images=has_images)
+    if not others:
+        return [part], False
+    placed = [{"type": "text", "text": first}] if first else []
+    for piece in others:
+        placed.append({"type": "image", TOKEN: _token(images, None, rest, where)})
+        placed += [{"type": "text", "text": piece}] if piece else []
+    return placed, True
+
+
 def _token(images: ImageStore, source: Any, rest: list[int], where: str) -> int:
     if source is None:
         if not rest:
             raise DataError(
-                f"{where}: has a part {{type: image}} without a source, and the row has no image left for it"
+                f"{where}: has a part {{type: image}} without a source, or {images.processor.image_token!r}, and the "
+                "row has no image left for it"
             )
         return rest.pop(0)
     if isinstance(source, Mapping) and "url" in source:
