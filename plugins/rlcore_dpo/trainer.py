@@ -16,6 +16,7 @@ from rlcore_dpo.config import DPOConfig, resolve, sample_pipeline, workload
 from rlcore_dpo.kto_objective import KTOObjective, read_labelled
 from rlcore_dpo.pair_objective import PairObjective, is_usable_pair, read_pairs
 from rlcore_dpo.reference import Reference, is_built_with_reference
+from rlcore_transformers.data.mixtures import indices_by_source
 
 
 class DPOTrainer:
@@ -76,15 +77,35 @@ class DPOTrainer:
 
     @torch.no_grad()
     def validation(self) -> Metrics:
-        """Return the means of the metrics over held-out rows, on all ranks together."""
-        config, ranks, count = self.config, self.run.ranks, len(self.held_out)
+        """Return the means of the metrics over held-out rows, and over those of each source of a mixture.
+
+        All ranks measure together. Answers of `kto` are compared with others of their batch, of any source for the
+        means over all rows, and otherwise of their own; of a source with one answer there are no means.
+        """
+        sources = indices_by_source(self.held_out, of=self.run.data.eval_samples)
+        is_kto = self.config.loss == "kto"
+        meters = {name: self._measured(rows) for name, rows in sources.items() if not (is_kto and len(rows) == 1)}
+        whole = Meter(self.run.ranks)
+        if is_kto and len(sources) > 1:
+            whole = self._measured(range(len(self.held_out)))
+        else:
+            for meter in meters.values():
+                whole.merge(meter)
+        means = whole.means()
+        for source in filter(None, meters):
+            means |= {f"{name}/{source}": value for name, value in meters[source].means().items()}
+        return means
+
+    def _measured(self, rows: Sequence[int]) -> Meter:
+        """Return the sums of the metrics over some of the held-out rows."""
+        config, ranks, count = self.config, self.run.ranks, len(rows)
         meter, group = Meter(ranks), self.objective.group
+        starts = [*range(0, count, config.batch_size)]
+        if config.loss == "kto" and count - starts[-1] == 1:
+            starts.pop()  # a single answer has none to be compared with: it joins the batch before
         with eval_mode(self._policy.module):
-            starts = [*range(0, count, config.batch_size)]
-            if config.loss == "kto" and count - starts[-1] == 1:
-                starts.pop()  # a single answer has none to be compared with: it joins the batch before
             for start, end in itertools.pairwise([*starts, count]):
-                batch = self.batch(range(start, end), table=1)
+                batch = self.batch(rows[start:end], table=1)
                 measure = self.objective.loss_of(batch)
                 parts = micro_batches(
                     batch, config.micro_batch_size, ranks, tokens=config.micro_batch_tokens, group=group
@@ -92,7 +113,7 @@ class DPOTrainer:
                 with by_block(self._policy):
                     for part, _ in parts:
                         meter.add((part.num_actions > 0).view(-1, group).any(1), measure(part)[1])
-        return meter.means()
+        return meter
 
     def _read(self, rows: Sequence[Any], what: str) -> Sequence[Any]:
         return read_labelled(rows, what, self.config) if self.config.loss == "kto" else read_pairs(rows, what)

@@ -17,6 +17,7 @@ from rlcore_reward.config import ProcessRewardConfig
 from rlcore_reward.loss import step_loss
 from rlcore_reward.step_scorer import StepScorer
 from rlcore_reward.stepwise import SteppedSample
+from rlcore_transformers.data.mixtures import indices_by_source
 
 
 class ProcessRewardTrainer:
@@ -72,16 +73,29 @@ class ProcessRewardTrainer:
 
     @torch.no_grad()
     def validate(self) -> Metrics:
-        """Return the metrics of the held-out steps, each with the same weight, on all ranks together."""
+        """Return the metrics of the held-out steps, and those of each source of a mixture, on all ranks together.
+
+        Each step has the same weight.
+        """
+        whole, found = Meter(self.run.ranks), Metrics()
+        for source, rows in indices_by_source(self.held_out, of=self.run.data.eval_samples).items():
+            meter = self._measured([self.held_out[i] for i in rows])
+            whole.merge(meter)
+            own = meter.means() if source else {}
+            found |= {f"{name.removesuffix('/total')}/{source}": value for name, value in own.items()}
+        return {name.removesuffix("/total"): value for name, value in whole.means().items()} | found
+
+    def _measured(self, rows: Sequence[SteppedSample]) -> Meter:
+        """Return the sums of the metrics over the steps of held-out rows."""
         config, meter = self.config, Meter(self.run.ranks)
         with eval_mode(self.scorer.module), by_block(self.scorer):
-            for start in range(0, len(self.held_out), config.batch_size):
-                batch = stack_steps(self.held_out[start : start + config.batch_size]).to(self.run.ranks.device)
+            for start in range(0, len(rows), config.batch_size):
+                batch = stack_steps(rows[start : start + config.batch_size]).to(self.run.ranks.device)
                 for part, _ in micro_batches(
                     batch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens
                 ):
                     meter.add(part.action_mask, self.loss(part)[1])
-        return {name.removesuffix("/total"): value for name, value in meter.means().items()}
+        return meter
 
     def usable(self, rows: Sequence[Any], what: str) -> list[SteppedSample]:
         """Return the rows that are no longer than `max_length` and the model's context; a warning counts the others.

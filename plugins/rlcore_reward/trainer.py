@@ -23,6 +23,7 @@ from rlcore.types import Metrics, Trajectories
 from rlcore_preferences.preferences import Pair, stack_pairs, usable_pairs
 from rlcore_reward.config import RewardConfig, workload
 from rlcore_reward.loss import pair_loss
+from rlcore_transformers.data.mixtures import indices_by_source
 
 
 class RewardTrainer:
@@ -99,11 +100,27 @@ class RewardTrainer:
 
     @torch.no_grad()
     def validate(self) -> Metrics:
-        """Return the metrics of the held-out pairs, each pair with the same weight, on all ranks together."""
+        """Return the metrics of the held-out pairs, and those of each source of a mixture, on all ranks together.
+
+        Each pair has the same weight.
+        """
+        whole, every = Meter(self.run.ranks), Extremes()
+        found = Metrics()
+        for source, rows in indices_by_source(self.eval_pairs, of=self.run.data.eval_samples).items():
+            meter, extremes = self._measured([self.eval_pairs[i] for i in rows])
+            whole.merge(meter)
+            every.merge(extremes)
+            own = _finished(meter.means()) | extremes.over(self.run) if source else {}
+            found |= {f"{name.removesuffix('/total')}/{source}": value for name, value in own.items()}
+        means = _finished(whole.means()) | every.over(self.run)
+        return {name.removesuffix("/total"): value for name, value in means.items()} | found
+
+    def _measured(self, pairs: Sequence[Pair]) -> tuple[Meter, Extremes]:
+        """Return the sums of the metrics over held-out pairs, and the extremes of their scores."""
         config, meter, extremes = self.config, Meter(self.run.ranks), Extremes()
         with eval_mode(self.scorer.module), by_block(self.scorer):
-            for start in range(0, len(self.eval_pairs), config.batch_size):
-                batch = stack_pairs(self.eval_pairs[start : start + config.batch_size]).to(self.run.ranks.device)
+            for start in range(0, len(pairs), config.batch_size):
+                batch = stack_pairs(pairs[start : start + config.batch_size]).to(self.run.ranks.device)
                 parts = micro_batches(
                     batch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens, group=2
                 )
@@ -111,8 +128,7 @@ class RewardTrainer:
                     _, metrics, scores = self.measure(part)
                     meter.add(_real(part)[::2], metrics)
                     extremes.add(scores, part)
-        found = _finished(meter.means()) | extremes.over(self.run)
-        return {name.removesuffix("/total"): value for name, value in found.items()}
+        return meter, extremes
 
     def policy(self) -> SequenceScorer:
         """Return the scorer."""
@@ -167,6 +183,10 @@ class Extremes:
     def add(self, scores: Tensor, part: Trajectories) -> None:
         """Add the scores of a micro-batch, float[B]; stand-ins for a missing share do not count."""
         self._seen.append(scores[_real(part)])
+
+    def merge(self, other: Extremes) -> None:
+        """Add everything that another object has seen."""
+        self._seen += other._seen
 
     def over(self, run: Run) -> Metrics:
         """Return `reward/min` and `reward/max` over all ranks."""

@@ -139,6 +139,33 @@ def test_the_validation_loss_of_each_source_is_that_of_its_rows_alone(tmp_path):
     assert found["eval/loss"] == pytest.approx(whole, rel=1e-5)
 
 
+STEPS = [{"prompt": a, "completions": ["b", "cd"], "labels": [True, k % 2 == 0]} for k, a in enumerate("abcde")]
+ANSWERS = [
+    [{"prompt": "a", "chosen": x, "rejected": "zz"} for x in "bcd"], [{"prompt": "e", "chosen": "fg", "rejected": "h"}],
+]  # fmt: skip
+HELD_OUT = {"dpo": ANSWERS, "kto": ANSWERS, "reward": ANSWERS, "process": [STEPS[:3], STEPS[3:]]}
+LEARN = {**CASES, "process": {"trainer": {"name": "process_reward", "batch_size": 2}, "samples": STEPS}}
+
+
+@pytest.mark.parametrize("case", HELD_OUT)
+def test_the_metrics_of_held_out_rows_of_each_source_are_those_of_its_rows_alone(tmp_path, case):
+    given = {**LEARN[case], "steps": 1, "eval": {"at_start": True}}
+    rows = dict(zip(("one", "two"), HELD_OUT[case], strict=True))
+    train(tmp_path, "both", eval_samples=[{"path": each, "name": name} for name, each in rows.items()], **given)
+    found = metrics_of(tmp_path, "both")[0]
+    for name, each in rows.items():
+        train(tmp_path, name, eval_samples=each, **given)
+        alone = {key: value for key, value in metrics_of(tmp_path, name)[0].items() if key.startswith("eval/")}
+        del alone["eval/time_s"]
+        assert len(alone) >= 4
+        assert {key: found[f"{key}/{name}"] for key in alone} == pytest.approx(alone, rel=1e-4, abs=1e-6)
+    flat = [row for each in rows.values() for row in each]
+    train(tmp_path, "flat", eval_samples=flat, **given)
+    whole = metrics_of(tmp_path, "flat")[0]
+    names = [key for key in whole if key.startswith("eval/") and key != "eval/time_s"]
+    assert {key: found[key] for key in names} == pytest.approx({key: whole[key] for key in names}, rel=1e-4, abs=1e-6)
+
+
 def learn_on_ranks(root: str, cases: list[str]) -> None:
     for case in cases:
         train(Path(root), f"{case}-two", **CASES[case], steps=3)

@@ -97,6 +97,21 @@ class MixedRows(OrderedRows):
         return [known[id(sequences_of(row)[0])] for row in rows]
 
 
+def indices_by_source(rows: Sequence[Any], *, of: Sequence[Any]) -> dict[str, list[int]]:
+    """Return the indices of rows by the name of their source; sources without rows are left out.
+
+    Args:
+        rows: rows, such as those that a trainer can evaluate.
+        of: what the pipeline returned, from which the rows were made; if it is no mixture, the only name is empty.
+    """
+    if not isinstance(of, MixedRows):
+        return {"": list(range(len(rows)))}
+    found: dict[str, list[int]] = {}
+    for index, member in enumerate(of.members(rows)):
+        found.setdefault(of.sources[member].name, []).append(index)
+    return found
+
+
 def _of_one_form(parts: Sequence[Sequence[Prompt]], sources: Sequence[Source]) -> list[list[Prompt]]:
     names = dict.fromkeys(name for part in parts for prompt in part for name in prompt.columns)
     return [
