@@ -1,4 +1,4 @@
-"""Options of an MCP server, and the headers of requests to it."""
+"""Options of an MCP server, and what it receives from the environment of the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ class McpOptions:
         "the run"
     )  # fmt: skip
     args: list[str] = option((), "arguments of the program")
-    env: dict[str, str] | None = option(None, "environment variables that the program has in addition")
+    env: dict[str, str] | None = option(
+        None, "environment variables that the program has in addition to a few such as PATH and HOME"
+    )
+    env_from: list[str] = option(
+        (), "names of environment variables of the run that the program has too, such as those with keys, which do not "
+        "belong in a configuration"
+    )  # fmt: skip
     cwd: str | None = option(None, "folder in which the program is started")
     url: str | None = option(None, "address of a server that speaks MCP over HTTP")
     key_env: str | None = option(
@@ -38,10 +44,35 @@ class McpOptions:
         "all episodes share one, for servers without state",
     )
 
+    def check(self) -> None:
+        """Check the options against one another, and against the environment of the run.
+
+        Raises:
+            ConfigError: options do not fit together, or an environment variable is not set or cannot be sent.
+        """
+        if (self.command is None) == (self.url is None):
+            raise ConfigError("give one of `command`, a program to start, and `url`, an address")
+        if self.url is None and (self.key_env is not None or self.header_env):
+            raise ConfigError("key_env and header_env are for a server with a `url`; give a program `env_from`")
+        if self.command is None and self.env_from:
+            raise ConfigError("env_from is for a program; give a server with a `url` key_env or header_env")
+        self.headers(), self.secrets()
+
     @property
     def name(self) -> str:
         """The server in messages."""
         return f"the MCP server '{self.url or ' '.join([str(self.command), *self.args])}'"
+
+    def secrets(self) -> dict[str, str]:
+        """Return the environment variables of the run that the program has.
+
+        Raises:
+            ConfigError: one of them is not set.
+        """
+        for name in self.env_from:
+            if name not in os.environ:
+                raise ConfigError(f"env_from: the environment variable {shorten(name)} is not set")
+        return {name: os.environ[name] for name in self.env_from}
 
     def headers(self) -> dict[str, str]:
         """Return the headers of requests, whose values are in environment variables.

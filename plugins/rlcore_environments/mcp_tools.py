@@ -35,6 +35,8 @@ MARGIN_S = 1.0
 """What a call may take beyond its limit, which the client applies itself."""
 TAIL = 300
 """Characters of a server's last output in messages."""
+SHORTEST_SECRET = 4
+"""Characters of a value of `env_from` that is left out of messages; shorter ones, such as 1, are no keys."""
 
 
 class ServerGone(Exception):
@@ -56,8 +58,7 @@ class McpSession:
         self._options, self._lock = options, threading.Lock()
         self._client: Future[Any] = Future()
         self._task: Future[None] | None = None
-        self._stop = asyncio.Event()
-        self._output: Any = None
+        self._stop, self._ended = asyncio.Event(), threading.Event()
         self._said = ""
 
     def list_tools(self) -> list[Any]:
@@ -118,13 +119,12 @@ class McpSession:
         if self._task is None:
             return
         allow_more(CLOSE_S + MARGIN_S)
-        event_loop(os.getpid()).call_soon_threadsafe(self._stop.set)
-        try:
-            self._task.result(CLOSE_S)
-        except TimeoutError:
+        if self._client.done():
+            event_loop(os.getpid()).call_soon_threadsafe(self._stop.set)
+        else:  # it waits for the server
             self._task.cancel()
-        except Exception:  # noqa: BLE001  it had ended before, which calls have reported
-            return
+        if not self._ended.wait(CLOSE_S):
+            self._task.cancel()
 
     def _open(self) -> Any:
         with self._lock:
@@ -134,29 +134,30 @@ class McpSession:
         try:
             return self._client.result(CONNECT_S)
         except TimeoutError:
-            self.close()
             raise self._gone(f"did not begin a session within {CONNECT_S:g} seconds") from None
         except Exception as error:
             raise self._gone(f"cannot be reached: {_first(error)}") from error
 
     def _gone(self, what: str) -> ServerGone:
-        said = self._tail()
-        return ServerGone(f"{self._options.name} {what}" + (f"; its last output: {shorten(said)}" if said else ""))
+        """End the session, so that the program has written all of its output, and return the error."""
+        self.close()
+        last = f"; its last output: {shorten(self._said)}" if self._said else ""
+        return ServerGone(f"{self._options.name} {what}{last}")
 
     async def _serve(self) -> None:
         """Keep the session from its beginning to its end, in one task, as the library requires."""
-        from mcp import Client, StdioServerParameters, stdio_client
-
-        options = self._options
+        options, secrets = self._options, dict[str, str]()
         with tempfile.TemporaryFile("w+") as output:
-            self._output = output
             try:
+                from mcp import Client, StdioServerParameters, stdio_client
+
                 server: Any = options.url
                 if server is None:
-                    command = sys.executable if options.command == "python" else str(options.command)
+                    secrets = options.secrets()
                     program = StdioServerParameters(
-                        command=command, args=list(options.args), env=options.env, cwd=options.cwd
-                    )
+                        command=sys.executable if options.command == "python" else str(options.command),
+                        args=list(options.args), env={**(options.env or {}), **secrets}, cwd=options.cwd,
+                    )  # fmt: skip
                     server = stdio_client(program, errlog=output)
                 async with (
                     _with_headers(options) as server_with_headers,
@@ -169,15 +170,8 @@ class McpSession:
                     self._client.set_exception(error if isinstance(error, Exception) else ServerGone("it was ended"))
                 raise
             finally:
-                self._said, self._output = self._tail(), None
-
-    def _tail(self) -> str:
-        """Return the last lines of the program's standard error output."""
-        output = self._output
-        if output is None:
-            return self._said
-        place = output.fileno()  # whose position belongs to the program
-        return os.pread(place, TAIL, max(os.fstat(place).st_size - TAIL, 0)).decode(errors="replace").strip()
+                self._said = _tail(output.fileno(), secrets)
+                self._ended.set()
 
 
 class McpServer:
@@ -193,13 +187,8 @@ class McpServer:
 
     def __init__(self, given: Any, where: str) -> None:
         self.options: McpOptions = structure(McpOptions, given, where="config", path=where)
-        if (self.options.command is None) == (self.options.url is None):
-            raise ConfigError(f"{where}: give one of `command`, a program to start, and `url`, an address")
-        secrets = self.options.key_env is not None or bool(self.options.header_env)
-        if secrets and self.options.url is None:
-            raise ConfigError(f"{where}: key_env and header_env are for a server with a `url`; give a program `env`")
         try:
-            self.options.headers()
+            self.options.check()
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
         if importlib.util.find_spec("mcp") is None:
@@ -287,6 +276,15 @@ def server_of(entry: Any, where: str = OPTION) -> McpServer:
     if set(entry) != {"mcp"} or not isinstance(entry["mcp"], Mapping):
         raise ConfigError(f"{where}: {show(entry)}: give a function, or {{mcp: {{command: ..., args: [...]}}}}")
     return McpServer(entry["mcp"], f"{where}.mcp")
+
+
+def _tail(output: int, secrets: Mapping[str, str]) -> str:
+    """Return the end of a program's output, in a file whose position belongs to the program, without the secrets."""
+    most = TAIL + max((len(value.encode()) for value in secrets.values()), default=0)
+    text = os.pread(output, most, max(os.fstat(output).st_size - most, 0)).decode(errors="replace")
+    for name, value in secrets.items():
+        text = text.replace(value, f"[{name}]") if len(value) >= SHORTEST_SECRET else text
+    return text[-TAIL:].strip()
 
 
 def _schema(tool: Any) -> dict[str, Any]:

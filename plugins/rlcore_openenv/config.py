@@ -10,7 +10,7 @@ import attrs
 from rlcore.config import config, option, unstructure
 from rlcore.errors import ConfigError
 from rlcore_environments.options import SeedOptions
-from rlcore_openenv.episodes import OpenEnv
+from rlcore_openenv.episodes import OpenEnv, secret_headers
 
 
 @config
@@ -18,7 +18,11 @@ class OpenEnvConfig(SeedOptions):
     """Options of the environment `openenv`."""
 
     url: str = option(attrs.NOTHING, "address of the server, such as http://127.0.0.1:8000")
-    headers: Mapping[str, str] = option(attrs.Factory(dict), "HTTP headers of the connection, such as Authorization")
+    headers: Mapping[str, str] = option(attrs.Factory(dict), "HTTP headers of the connection, such as X-Team")
+    header_env: Mapping[str, str] = option(
+        attrs.Factory(dict), "further headers, such as {Authorization: OPENENV_HEADER}: names of environment variables "
+        "with their values; a key does not belong in a configuration",
+    )  # fmt: skip
     rules: str = option("", "text before the first observation, which describes the task")
     action_field: str = option("message", "field of the action that receives the text of a turn")
     act: str | None = option(
@@ -54,5 +58,14 @@ class OpenEnvConfig(SeedOptions):
 
 
 def make_factory(config: OpenEnvConfig) -> OpenEnv:
-    """Return the factory of episodes; it can be sent to a process of another Python, which may lack rlcore."""
-    return OpenEnv(unstructure(config))
+    """Return the factory of episodes; it can be sent to a process of another Python, which may lack rlcore.
+
+    Raises:
+        ConfigError: an environment variable with a header is not set, or its value cannot be sent.
+    """
+    factory = OpenEnv(unstructure(config))
+    try:
+        secret_headers(factory.options["header_env"])
+    except ValueError as error:
+        raise ConfigError(f"data.environment.header_env: {error}") from None
+    return factory

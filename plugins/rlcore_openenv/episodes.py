@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -62,7 +63,8 @@ class ServerSession:
         self._act = _load(options["act"]) or (lambda text: {options["action_field"]: text})
         self._observe = _load(options["observe"]) or self._field
         self._client: Any = GenericEnvClient(
-            base_url=options["url"], headers=dict(options["headers"]) or None,
+            base_url=options["url"],
+            headers={**options["headers"], **secret_headers(options["header_env"])} or None,
             connect_timeout_s=options["connect_timeout_s"], message_timeout_s=options["message_timeout_s"],
         )  # fmt: skip
 
@@ -102,6 +104,21 @@ class ServerSession:
         if not isinstance(observation.get(name), str):
             raise TypeError(f"the observation has no text '{name}' (observation_field); it is {observation!r:.200}")
         return str(observation[name])
+
+
+def secret_headers(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return headers whose values are in environment variables, which a process inherits from the run.
+
+    Raises:
+        ValueError: a variable is not set, or its value cannot be sent; the message does not have the value.
+    """
+    found = {name: os.environ.get(variable, "").strip() for name, variable in variables.items()}
+    for name, value in found.items():
+        if not value:
+            raise ValueError(f"the environment variable {variables[name]!r} is not set; it has the header {name}")
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError(f"the value of {variables[name]!r} has characters that no header can have")
+    return found
 
 
 def _load(reference: str | None) -> Callable[[Any], Any] | None:

@@ -30,6 +30,28 @@ from rlcore_environments.tools import ToolEpisode, Tools
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 SERVER = Path(__file__).with_name("mcp_server.py")
+LEAVES = '''
+import os, sys
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("leaves")
+
+@server.tool()
+def length(name: str) -> int:
+    """Return the length of an environment variable, 0 if it is not set."""
+    return len(os.environ.get(name, ""))
+
+@server.tool()
+def leave() -> str:
+    """Close the output, and write the reason when the input ends."""
+    os.close(1)
+    while os.read(0, 1000):
+        pass
+    os.write(2, f"out of luck, {os.environ.get('LEVEL')} {os.environ.get('DOOR_KEY')}\\n".encode())
+    os._exit(3)
+
+server.run()
+'''
 
 
 def entry(**options: Any) -> dict[str, Any]:
@@ -154,6 +176,36 @@ def test_a_shared_server_ends_with_the_run_and_is_replaced_when_it_dies() -> Non
     pid = int(text.partition(":")[0])
     found.shutdown()
     assert not is_running(pid)
+
+
+def test_a_server_that_ends_has_its_last_lines_in_the_message(tmp_path: Path) -> None:
+    """It closes its output first, and writes why when its input ends."""
+    program = tmp_path / "server.py"
+    program.write_text(LEAVES)
+    found = Tools(ToolOptions(functions=[{"mcp": {"command": "python", "args": [str(program)]}}], timeout_s=60.0))
+    with pytest.raises(ServerGone, match=r"has ended; its last output: '?out of luck"):
+        say(found.make(), ("leave", {}))
+
+
+def test_keys_of_a_program_come_from_the_environment_and_are_in_no_record_or_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "server.py"
+    program.write_text(LEAVES)
+    given = {"mcp": {"command": "python", "args": [str(program)], "env_from": ["DOOR_KEY", "LEVEL"]}}
+    monkeypatch.delenv("DOOR_KEY", raising=False)
+    monkeypatch.setenv("LEVEL", "1")
+    with pytest.raises(ConfigError, match=r"\[0\]\.mcp: env_from: the environment variable 'DOOR_KEY' is not set"):
+        Tools(ToolOptions(functions=[given]))
+    monkeypatch.setenv("DOOR_KEY", "open-sesame")
+    found = Tools(ToolOptions(functions=[given], timeout_s=60.0))
+    assert "sesame" not in repr(pickle.dumps(found))
+    episode = found.make()
+    assert say(episode, ("length", {"name": "DOOR_KEY"}), ("length", {"name": "LEVEL"})) == ["11", "1"]
+    with pytest.raises(ServerGone, match=r"last output: '?out of luck, 1 \[DOOR_KEY\]'?$"):
+        say(episode, ("leave", {}))
+    with pytest.raises(ConfigError, match=r"\[0\]\.mcp: env_from is for a program"):
+        Tools(ToolOptions(functions=[{"mcp": {"url": "http://127.0.0.1:1", "env_from": ["LEVEL"]}}]))
 
 
 def test_tools_of_a_server_can_be_sent_to_another_process(listening: str) -> None:

@@ -26,15 +26,18 @@ def openenv_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def start_server(openenv_python: str) -> Iterator[Callable[[int], tuple[str, subprocess.Popen[bytes]]]]:
-    """Yield a function that starts a server at a port, any free one if it is 0, and waits until it listens."""
+def start_server(openenv_python: str) -> Iterator[Callable[..., tuple[str, subprocess.Popen[bytes]]]]:
+    """Yield a function that starts a server at a port, any free one if it is 0, and waits until it listens.
+
+    Further arguments are those of the server.
+    """
     begun: list[subprocess.Popen[bytes]] = []
 
-    def start(port: int) -> tuple[str, subprocess.Popen[bytes]]:
+    def start(port: int, *given: str) -> tuple[str, subprocess.Popen[bytes]]:
         if not port:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
-        begun.append(subprocess.Popen([openenv_python, str(HERE / "guess_server.py"), str(port)], cwd=HERE))
+        begun.append(subprocess.Popen([openenv_python, str(HERE / "guess_server.py"), str(port), *given], cwd=HERE))
         for _ in range(600):
             assert begun[-1].poll() is None, "the server has ended"
             with socket.socket() as attempt:
@@ -50,6 +53,6 @@ def start_server(openenv_python: str) -> Iterator[Callable[[int], tuple[str, sub
 
 
 @pytest.fixture(scope="session")
-def url(start_server: Callable[[int], tuple[str, subprocess.Popen[bytes]]]) -> str:
+def url(start_server: Callable[..., tuple[str, subprocess.Popen[bytes]]]) -> str:
     """Return the address of a server that no test stops."""
     return start_server(0)[0]

@@ -1,4 +1,7 @@
-"""An OpenEnv server with a guessing game: python guess_server.py PORT. Run by a Python that has openenv."""
+"""An OpenEnv server with a guessing game: python guess_server.py PORT [KEY]. Run by a Python that has openenv.
+
+With a key, it refuses sessions without the header `Authorization: Bearer KEY`.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,18 @@ class GuessGame(Environment[Guess, Hint, State]):
         GuessGame.open -= 1
 
 
+def guarded(app: Any, key: str) -> Any:
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        given = dict(scope.get("headers") or ()).get(b"authorization")
+        if scope["type"] == "websocket" and given != f"Bearer {key}".encode():
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await app(scope, receive, send)
+
+    return checked
+
+
 if __name__ == "__main__":
     app = create_fastapi_app(GuessGame, Guess, Hint, max_concurrent_envs=64)
+    app = guarded(app, sys.argv[2]) if len(sys.argv) > 2 else app
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")

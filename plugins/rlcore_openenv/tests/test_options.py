@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,23 @@ def test_without_the_library_the_error_names_a_way(monkeypatch: pytest.MonkeyPat
         ImportError, match=r"'openenv' is not installed .* a Python that has it in data\.episodes\.python"
     ):
         make(url=URL).make()
+
+
+def test_a_header_whose_variable_cannot_be_used_ends_the_run_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {"url": URL, "header_env": {"Authorization": "DOOR_HEADER"}}
+    monkeypatch.delenv("DOOR_HEADER", raising=False)
+    with pytest.raises(
+        ConfigError, match=r"data\.environment\.header_env: .* 'DOOR_HEADER' is not set; it has the header A"
+    ):
+        make(**given)
+    monkeypatch.setenv("DOOR_HEADER", "Bearer open\nsesame")
+    with pytest.raises(
+        ConfigError, match=r"the value of 'DOOR_HEADER' has characters that no header can have"
+    ) as wrong:
+        make(**given)
+    assert "sesame" not in str(wrong.value)
+    monkeypatch.setenv("DOOR_HEADER", "Bearer open-sesame\n")
+    assert "sesame" not in repr(pickle.dumps(make(**given)))
 
 
 def test_episodes_import_nothing_of_rlcore() -> None:

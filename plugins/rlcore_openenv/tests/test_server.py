@@ -10,6 +10,7 @@ import pytest
 from adapter_runs import train_two_steps
 from openenv_options import make
 
+from rlcore.errors import RLCoreError
 from rlcore.protocols import Turn
 from rlcore_environments.isolation import isolated_factory
 from rlcore_environments.process import RemoteError
@@ -143,3 +144,25 @@ def test_grpo_trains_two_steps(url: str, openenv_python: str, tmp_path: Path) ->
     # The policy writes letters, which are no guesses: three times "higher".
     assert result.metrics["episode/turns"] == result.metrics["eval/episode/max_turns"] * 3 == 3.0
     assert result.metrics["episode/failed"] == 0.0
+
+
+def test_keys_come_from_the_environment_and_are_in_no_record(
+    start_server: Any, openenv_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    url, _ = start_server(0, "open-sesame")
+    options = {"name": "openenv", "url": url, **TEXTS, "max_turns": 3, "header_env": {"Authorization": "DOOR_HEADER"}}
+    for key, failed in (("open-sesame", 0.0), ("open-barley", None)):
+        monkeypatch.setenv("DOOR_HEADER", f"Bearer {key}")
+        folder = tmp_path / key.partition("-")[2]
+        if failed is None:
+            with pytest.raises(RLCoreError, match=r"HTTP 403") as wrong:
+                train_two_steps(folder, options, isolate="process", python=openenv_python)
+            assert key not in str(wrong.value)
+        else:
+            result = train_two_steps(folder, options, isolate="process", python=openenv_python)
+            assert result.metrics["episode/failed"] == failed
+            assert "DOOR_HEADER" in (result.run_dir / "config.yaml").read_text()
+        files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+        assert not any(key.encode() in text for text in files)
+        assert key not in "".join(capfd.readouterr())
