@@ -16,6 +16,8 @@ from rlcore_vllm.errors import EngineError, ServerUnavailable
 PATH = "/inference/v1/generate"
 LEAST_TEMPERATURE = 0.01
 """vLLM samples at this temperature where a smaller one is asked for."""
+FIRST_IMAGE = 2**30
+"""Tokens from here on, beyond every vocabulary, stand for the images of a policy that sees."""
 FLOOR = -9999.0
 """What vLLM sends in place of a log-prob that is not a number, or of minus infinity."""
 
@@ -166,9 +168,15 @@ def token_limits(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int
     """Return the most new tokens of each prompt, in a context of `max_length` tokens (0 if it has no end).
 
     Raises:
-        DataError: a prompt has no tokens, or leaves no room for a new one.
+        DataError: a prompt has no tokens, or leaves no room for a new one, or shows an image, which a server would not
+            receive.
     """
     for i, prompt in enumerate(prompts):
+        if max(prompt.tokens, default=0) >= FIRST_IMAGE:
+            raise DataError(
+                f"prompts[{i}] = {prompt.text[-60:]!r} shows an image, and requests to a server have text tokens only: "
+                "sample in this process (sampler: default)"
+            )
         if not prompt.tokens or 0 < max_length <= len(prompt.tokens):
             raise DataError(
                 f"prompts[{i}] = {prompt.text[:60]!r} has {len(prompt.tokens)} tokens: it needs at least one, and must "

@@ -116,3 +116,8 @@ def test_prompts_leave_room_for_a_token() -> None:
         token_limits([Prompt("c", (2,)), Prompt("abc", (0, 1, 2))], 8, 3)
     with pytest.raises(DataError, match=r"prompts\[0\] = '' has 0 tokens"):
         token_limits([Prompt("", ())], 8, 0)
+
+
+def test_a_prompt_that_shows_an_image_is_refused_before_a_server_gets_its_text() -> None:
+    with pytest.raises(DataError, match=r"prompts\[1\] = '<image:4f0c21a9>c' shows an image"):
+        token_limits([Prompt("ab", (0, 1)), Prompt("<image:4f0c21a9>c", (0x4F0C21A9, 2))], 8, 0)
