@@ -43,11 +43,15 @@ class Pending:
         Raises:
             CallTooLate: it has not returned within the time limit, counted from its beginning.
         """
+        if self.failed():
+            raise self._error  # type: ignore[misc]  # it is not None
+        return self._found
+
+    def failed(self) -> bool:
+        """Wait for the function, and return whether it raised or was too late."""
         while not self.settled.wait(self._calls.expire()):
             pass
-        if self._error is not None:
-            raise self._error
-        return self._found
+        return self._error is not None
 
     def settle(self, found: Any = None, error: BaseException | None = None) -> None:
         """Set what `result` returns or raises."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -48,18 +48,9 @@ class Play:
 
     def open(self, episodes: Sequence[Episode]) -> None:
         """Make the environment of each episode, and reset it."""
-        pending = [(episode, self._open(episode)) for episode in episodes]
-        for episode, call in pending:
-            self._begin(episode, call.result)
-            if episode.end:
-                self._over(episode)
+        self._settle([(episode, self._open(episode)) for episode in episodes])
 
-    def _begin(self, episode: Episode, result: Callable[[], Any]) -> None:
-        try:
-            found = read_messages(result(), "reset")
-        except BaseException as error:  # noqa: BLE001  an environment may raise anything
-            self._failed(episode, error)
-            return
+    def _begin(self, episode: Episode, found: list[dict[str, Any]]) -> None:
         complete = self.sampler.given(episode.read).complete
         if complete is None:
             self._check_opening(episode, found)
@@ -90,7 +81,7 @@ class Play:
         pending: list[list[tuple[Episode, Pending]]] = [[] for _ in cohorts]
         while any(not episode.end for cohort in cohorts for episode in cohort):
             for k, cohort in enumerate(cohorts):
-                self._answers(pending[k])
+                self._settle(sorted(pending[k], key=lambda pair: pair[0].index))
                 pending[k] = self._turn([episode for episode in cohort if not episode.end])
 
     def _turn(self, live: Sequence[Episode]) -> list[tuple[Episode, Pending]]:
@@ -115,12 +106,34 @@ class Play:
                 self._over(episode)
         return pending
 
-    def _answers(self, pending: Sequence[tuple[Episode, Pending]]) -> None:
-        """Take the answers of environments."""
-        for episode, call in sorted(pending, key=lambda pair: pair[0].index):
-            self._answer(episode, call.result)
-            if episode.end:
-                self._over(episode)
+    def _settle(self, pending: Sequence[tuple[Episode, Pending]]) -> None:
+        """Take what environments returned; episodes that failed are played again as often as `retries` allows."""
+        while pending:
+            failed = []
+            for episode, call in pending:
+                if not self._took(episode, call):
+                    failed.append(episode)
+                elif episode.end:
+                    self._over(episode)
+            pending = self._again(failed)
+
+    def _took(self, episode: Episode, call: Pending) -> bool:
+        """Take what an environment returned; False if it failed, and the episode is to be played again."""
+        try:
+            found = call.result()
+            answer = read_step(found) if episode.turns else read_messages(found, "reset")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  an environment may raise anything
+            if episode.retries < self.sampler.options.retries and self.sampler.factory.replayable:
+                return False
+            episode.fail_with(error)
+            return True
+        if isinstance(answer, Answer):
+            self._answer(episode, answer)
+        else:
+            self._begin(episode, answer)
+        return True
 
     def given(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Return the optional arguments of the sampler of turns."""
@@ -173,12 +186,7 @@ class Play:
     def _step(self, episode: Episode, turn: Turn) -> Pending:
         return self.sampler.calls.start(self._attempts[episode.index].step, turn)
 
-    def _answer(self, episode: Episode, result: Callable[[], Any]) -> None:
-        try:
-            answer = read_step(result())
-        except BaseException as error:  # noqa: BLE001  an environment may raise anything
-            self._failed(episode, error)
-            return
+    def _answer(self, episode: Episode, answer: Answer) -> None:
         episode.take(answer)
         text = self.dialogue.text(answer.messages)
         if episode.end:
@@ -208,24 +216,20 @@ class Play:
         else:
             episode.add_reply(answer.messages, tokens, text)
 
-    def _failed(self, episode: Episode, error: BaseException) -> None:
-        """Play an episode that failed again up to its last turn, as often as `retries` allows, or end it as failed."""
-        if isinstance(error, KeyboardInterrupt):
-            raise error
-        if episode.retries < self.sampler.options.retries and self.sampler.factory.replayable:
+    def _again(self, episodes: Sequence[Episode]) -> list[tuple[Episode, Pending]]:
+        """Play episodes up to their last turn in new environments, all at a time, and return the last call of each.
+
+        A call that fails on the way is the last one of its episode.
+        """
+        for episode in episodes:
             episode.retries += 1
             self._close(episode)
-            take = self._answer if episode.turns else self._begin
-            take(episode, lambda: self._replay(episode))
-            return
-        episode.fail_with(error)
-
-    def _replay(self, episode: Episode) -> Any:
-        """Return what a new environment answers to the last turn of an episode, or to its reset if there is none."""
-        found = self._open(episode).result()
-        for turn in episode.turns:
-            found = self._step(episode, turn).result()
-        return found
+        calls = [self._open(episode) for episode in episodes]
+        for k in range(max((len(episode.turns) for episode in episodes), default=0)):
+            for i, episode in enumerate(episodes):
+                if k < len(episode.turns) and not calls[i].failed():
+                    calls[i] = self._step(episode, episode.turns[k])
+        return list(zip(episodes, calls, strict=True))
 
     def _over(self, episode: Episode) -> None:
         """Free what an episode held that has ended."""

@@ -277,3 +277,33 @@ def test_turns_of_the_assistant_that_the_policy_did_not_write_are_not_trained_on
     tokenizer = make_policy(chat=True).tokenizer
     assert tokenizer.decode(batch.tokens[0][batch.action_mask[0]]) == "yy</s>zz</s>"
     assert "".join(tokenizer.decode(batch.tokens[0][batch.mask[0]])).count("a x</s>") == 2
+
+
+@pytest.mark.parametrize("place", ["reset", "step"])
+def test_episodes_that_failed_are_played_again_all_at_a_time(place: str) -> None:
+    """The second attempts wait for one another, so that none would end if they came one after another."""
+    together, made = threading.Barrier(4), list[int]()
+
+    class Meets(Asks):
+        def __init__(self) -> None:
+            made.append(len(made))
+            self.number = made[-1] - 4  # four read the prompts
+
+        def attempt(self, where: str) -> None:
+            if where == place and self.number >= 4:
+                together.wait(60)
+            elif where == place and self.number >= 0:
+                raise OSError("away")
+
+        def reset(self, row: Any, *, seed: int) -> str:
+            self.attempt("reset")
+            return "go"
+
+        def step(self, turn: Turn) -> Step:
+            if turn.index == 1:
+                self.attempt("step")
+            return Step("on", reward=1.0, done=turn.index == 2)
+
+    batch = play(Meets, *[["x", "y", "z"]] * 4, retries=1)
+    assert batch.failures == [""] * 4
+    assert batch["rewards"].sum(1).tolist() == [3.0] * 4
