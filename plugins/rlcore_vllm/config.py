@@ -38,8 +38,8 @@ class VLLMConfig:
         "them, or the adapter alone, for a server that the run starts",
     )  # fmt: skip
     weights_dir: str | None = option(
-        None, "folder through which weights reach the servers, which must be able to read it; default: `vllm` in the "
-        "run's folder",
+        None, "folder through which weights reach the servers, which must be able to read it; each run has a folder of "
+        "its own there; default: `vllm` in the run's folder",
     )  # fmt: skip
     concurrency: int = option(256, "most requests at a time to one server", ge=1, le=65_536)
     timeout_s: float = option(

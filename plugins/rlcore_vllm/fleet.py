@@ -55,7 +55,7 @@ class Fleet:
         ranks = run.ranks
         self.is_main = ranks.is_main
         self._token, self._port = ranks.broadcast((self._token, free_port() if self.config.python else 0))
-        self._files.use(run.dir / "vllm")
+        self._files.use(run.dir)
         self._log_file = run.dir / "vllm.log"
         if not self.config.python:
             ranks.on_main(self._connect)
@@ -166,7 +166,7 @@ class Fleet:
         self._known = [server]
 
     def _log_path(self) -> Path:
-        return self._log_file or self._files.place / "vllm.log"
+        return self._log_file or Path(self.config.weights_dir or self._files.place) / "vllm.log"
 
     def _load(self, server: VLLMServer) -> None:
         """Let a server load the weights that were written last."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
@@ -19,25 +21,32 @@ class WeightFiles:
     """The files of the policy's present weights.
 
     Args:
-        folder: where they are; if None, and no other is used, in a temporary folder.
+        shared: a folder in which they have a folder of their own, since other runs may use it too; if None, they are
+            beside the run, or without one in a temporary folder.
         has_adapter: whether a server has the model beneath an adapter, and receives the adapter alone.
     """
 
-    def __init__(self, folder: str | None, *, has_adapter: bool) -> None:
-        self._folder = None if folder is None else Path(folder)
+    def __init__(self, shared: str | None, *, has_adapter: bool) -> None:
+        self._shared = None if shared is None else Path(shared)
+        self._folder: Path | None = None
         self._has_adapter, self._written = has_adapter, 0
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
-    def use(self, folder: Path) -> None:
-        """Set the folder if there is no other."""
-        self._folder = self._folder or folder
+    def use(self, run: Path) -> None:
+        """Set the folder for a run; it is the same when the run is resumed, so that nothing of a killed one is left."""
+        place = f"{socket.gethostname()}:{run.resolve()}".encode()
+        own = f"{run.name}-{hashlib.sha256(place).hexdigest()[:12]}"
+        self._folder = run / "vllm" if self._shared is None else self._shared / own
 
     @property
     def place(self) -> Path:
         """Return the folder, with the model in `model` and the adapter in `adapter`."""
         if self._folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="rlcore-vllm-")
+            if self._shared is not None:
+                self._shared.mkdir(parents=True, exist_ok=True)
+            self._temporary = tempfile.TemporaryDirectory(prefix="rlcore-vllm-", dir=self._shared)
             self._folder = Path(self._temporary.name)
+            self._folder.chmod(0o755)  # a server may belong to another user
         return self._folder.resolve()
 
     def write(self, policy: Policy, number: int, *, here: bool) -> None:

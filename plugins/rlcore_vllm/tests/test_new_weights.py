@@ -28,6 +28,7 @@ from rlcore_vllm import weights as written_weights
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import EngineError, StaleWeights
 from rlcore_vllm.vllm_sampler import VLLMSampler
+from rlcore_vllm.weight_files import WeightFiles
 
 SAMPLING = SamplingConfig(max_new_tokens=6)
 PROMPTS = [Prompt(text, tuple(LETTERS.index(letter) for letter in text)) for text in ("ab", "cde", "f", "go on")]
@@ -206,7 +207,7 @@ def test_an_adapter_reaches_the_server_merged(options: Any, stand_in: StandIn, t
     with torch.no_grad():
         own = policy.score(batch).logprobs
     assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
-    model, start = tmp_path / "weights" / "model", copy.deepcopy(make_gpt2())
+    (model,), start = (tmp_path / "weights").glob("*/model"), copy.deepcopy(make_gpt2())
     (file,) = model.glob("*.safetensors")
     written = load_file(file)
     assert not [name for name in written if "lora" in name]
@@ -289,9 +290,10 @@ def test_weights_reach_the_server_in_any_number_of_files(
     stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And files of earlier weights, of which there were more, are deleted."""
-    policy, sampler, model = make_policy(), sampler_of(stand_in, tmp_path), tmp_path / "weights" / "model"
+    policy, sampler = make_policy(), sampler_of(stand_in, tmp_path)
     monkeypatch.setattr(written_weights, "PIECE", 10_000)
     sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    (model,) = (tmp_path / "weights").glob("*/model")
     files = sorted(file.name for file in model.glob("*.safetensors"))
     assert len(files) > 2
     assert files[0] == "model-00001.safetensors"
@@ -302,6 +304,38 @@ def test_weights_reach_the_server_in_any_number_of_files(
         own = policy.score(batch).logprobs
     assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
     assert [file.name for file in model.iterdir() if "safetensors" in file.name] == files[:1]
+
+
+def test_two_runs_may_share_the_folder_of_the_weights(stand_in: StandIn, tmp_path: Path) -> None:
+    """A server that lost its weights is given those of its own run, though another run has written later."""
+    policy, sampler = make_policy(), sampler_of(stand_in, tmp_path)
+    before = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    other, elsewhere = make_policy(), StandIn()
+    perturb(other)
+    its_own = sampler_of(elsewhere, tmp_path)
+    its_own(other, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    stand_in.post("/restart", None)
+    after = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert torch.equal(after["logprobs"], before["logprobs"])
+    its_own.close()
+    elsewhere.close()
+    stand_in.post("/restart", None)
+    sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    sampler.close()
+    assert list((tmp_path / "weights").iterdir()) == []
+
+
+def test_a_run_has_a_folder_of_its_own_for_weights_and_the_same_when_it_is_resumed(tmp_path: Path) -> None:
+    def place_of(run: Path, shared: Path | None) -> Path:
+        files = WeightFiles(None if shared is None else str(shared), has_adapter=False)
+        files.use(run)
+        return files.place
+
+    shared, runs = tmp_path / "shared", tmp_path / "runs"
+    places = [place_of(runs / each, shared) for each in ("a/one", "b/one", "a/one")]
+    assert places[0] == places[2] != places[1]
+    assert {each.parent for each in places} == {shared}
+    assert place_of(runs / "a/one", None) == runs / "a/one/vllm"
 
 
 def test_every_weight_is_gathered_where_none_can_be_written(tmp_path: Path) -> None:
