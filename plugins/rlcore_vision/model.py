@@ -36,6 +36,10 @@ log = get_logger("models")
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 ENCODERS = ("vision_tower", "vision_model", "visual")
 """What families call their vision encoder."""
+PROJECTION = "merger"
+"""Part of the names of the projection to the language model in families where the encoder contains it."""
+FROZEN_ADAPTER = "adapter_frozen_by_rlcore_vision"
+"""Marks a parameter of an adapter that a run froze: those of the model beneath stay frozen."""
 
 
 def build_vision_language(
@@ -75,9 +79,10 @@ def build_vision_language(
     check_vocabulary(model, seeing)
     reader = let_see(model, getattr(seeing, "images", None))
     prepare(model, config)
-    if config.freeze_vision and find_adapters(model) is None:
+    thaw_adapter(model)
+    if config.freeze_vision:
         freeze_vision(model)
-    elif getattr(seeing, "images", None) is not None:
+    if getattr(seeing, "images", None) is not None:
         freeze_unused(model, seeing.images)
     speed = SpeedReport(config.speed)
     for technique in ("packing", "prefixes", "attention_groups", "frozen_trunk"):
@@ -94,21 +99,40 @@ def build_vision_language(
 
 
 def freeze_vision(model: PreTrainedModel) -> None:
-    """Freeze the vision encoder for the run; the next run thaws it.
+    """Freeze the vision encoder for the run, with any adapter in it, but not the projection to the language model.
+
+    The next run thaws it. In some families, such as Qwen2-VL, the projection is a part of the encoder: its merger.
 
     Raises:
-        ModelError: the model has no part of a known name.
+        ModelError: the model has no part of a known name, or its adapter lies in the encoder alone.
     """
-    found = [getattr(model.base_model, name) for name in ENCODERS if hasattr(model.base_model, name)]
-    if not found:
+    encoders = _encoders(model)
+    if not encoders:
         raise ModelError(
             f"model.freeze_vision: {type(model).__name__} has none of the parts {', '.join(ENCODERS)}; freeze the "
             "parameters yourself, and pass the model"
         )
-    for parameter in found[0].parameters():
-        if parameter.requires_grad:
+    mark = FROZEN if find_adapters(model) is None else FROZEN_ADAPTER
+    for name, parameter in (named for encoder in encoders for named in encoder.named_parameters()):
+        if parameter.requires_grad and not any(PROJECTION in part for part in name.split(".")):
             parameter.requires_grad_(False)
-            vars(parameter)[FROZEN] = True
+            vars(parameter)[mark] = True
+    if mark == FROZEN_ADAPTER and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(
+            "model.freeze_vision: the whole adapter lies in the vision encoder, so nothing would train: name layers of "
+            "the language model in model.peft.target_modules, or leave freeze_vision out"
+        )
+
+
+def thaw_adapter(model: PreTrainedModel) -> None:
+    """Unfreeze what `freeze_vision` froze of an adapter in an earlier run; all else is `prepare`'s."""
+    for parameter in model.parameters():
+        if vars(parameter).pop(FROZEN_ADAPTER, False):
+            parameter.requires_grad_(True)
+
+
+def _encoders(model: PreTrainedModel) -> list[torch.nn.Module]:
+    return [getattr(model.base_model, name) for name in ENCODERS if hasattr(model.base_model, name)]
 
 
 def freeze_unused(model: PreTrainedModel, images: ImageStore) -> None:
@@ -116,8 +140,7 @@ def freeze_unused(model: PreTrainedModel, images: ImageStore) -> None:
 
     They would have no gradient, which several processes refuse.
     """
-    encoders = [getattr(model.base_model, name) for name in ENCODERS if hasattr(model.base_model, name)]
-    trained = [weight for encoder in encoders for weight in encoder.parameters() if weight.requires_grad]
+    trained = [weight for encoder in _encoders(model) for weight in encoder.parameters() if weight.requires_grad]
     if not trained:
         return
     seeing: Any = model

@@ -11,7 +11,7 @@ class VisionLanguageConfig(LanguageModelConfig):
     """A model of texts and images: which parameters train, and how images are read."""
 
     freeze_vision: bool = option(
-        False, "freeze the vision encoder; the projection of its outputs to the language model still trains"
+        False, "freeze the vision encoder and adapters in it; the projection to the language model still trains"
     )
     allow_urls: bool = option(False, "download images that rows name by http or https; refused otherwise")
     image_cache_gb: float = option(

@@ -136,6 +136,39 @@ def test_freezing_the_vision_encoder_leaves_the_projection_to_train() -> None:
     assert trained == {name for name, _ in model.vision_tower.named_parameters() if "post_layernorm" not in name}
 
 
+def test_freezing_the_vision_encoder_leaves_a_projection_inside_it_to_train() -> None:
+    policy, _ = policy_of("qwen2_vl", freeze_vision=True)
+    policy.score(answered(policy, prompts_of(policy))).logprobs.sum().backward()
+    named = dict(policy.model.base_model.visual.named_parameters())
+    trained = {name for name, weight in named.items() if weight.grad is not None}
+    assert trained == {name for name in named if name.startswith("merger.")}
+    assert 0 < len(trained) < len(named)
+
+
+@families
+def test_freezing_the_vision_encoder_freezes_adapters_inside_it(family: str) -> None:
+    names = ["q_proj", "v_proj", *(["qkv"] if family == "qwen2_vl" else [])]
+    both = {"type": "lora", "r": 2, "target_modules": names}
+    policy, _ = policy_of(family, freeze_vision=True, peft=both)
+    policy.score(answered(policy, prompts_of(policy))).logprobs.sum().backward()
+    named = {name: weight for name, weight in policy.model.named_parameters() if "lora_" in name}
+    inside = {name for name in named if ".vision" in name or ".visual" in name}
+    trained = {name for name, weight in named.items() if weight.requires_grad}
+    assert inside
+    assert trained == named.keys() - inside
+    assert all(named[name].grad is None for name in inside)
+    thawed = build_vision_language(policy.model, VisionLanguageConfig(), tokenizer=policy.tokenizer)
+    again = {name for name, weight in thawed.model.named_parameters() if weight.requires_grad}
+    assert trained < again <= named.keys()
+    assert again & inside
+
+
+def test_an_adapter_in_a_frozen_encoder_alone_is_refused() -> None:
+    inside = {"type": "lora", "r": 2, "target_modules": ["qkv"]}
+    with pytest.raises(ModelError, match="the whole adapter lies in the vision encoder"):
+        policy_of("qwen2_vl", freeze_vision=True, peft=inside)
+
+
 @families
 def test_gradients_reach_the_vision_encoder(family: str) -> None:
     policy, _ = policy_of(family)
