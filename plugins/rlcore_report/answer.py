@@ -13,10 +13,10 @@ import attrs
 import numpy as np
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore_report.run_files import count_rows, read_rows
+from rlcore_report.run_files import read_rows
 from rlcore_report.run_record import RunRecord
 from rlcore_report.samples_on_page import prompts_by_step, read_samples
-from rlcore_report.series import Series
+from rlcore_report.series import LARGEST, Series
 from rlcore_report.variants import T_975, paired
 from rlcore_report.verdicts import Verdict, verdicts
 
@@ -39,7 +39,9 @@ class Change:
 
     Attributes:
         metric: its name.
-        before, after: the means at the beginning and the end.
+        before, after: its means at the beginning and the end: of the first and the last evaluation, or of the first and
+            the last fifth of the steps.
+        best: its best value.
         steps: the steps that they are of.
         half_width: half the width of the 95 % interval of the difference by Student's t; nan if there is none.
         basis: what the interval is over, such as `64 prompts`.
@@ -48,6 +50,7 @@ class Change:
     metric: str
     before: float
     after: float
+    best: float
     steps: tuple[int, int]
     half_width: float
     basis: str
@@ -58,19 +61,29 @@ def main_metric(names: Mapping[str, Series], headline: Sequence[str]) -> str:
 
     A metric of evaluations is taken if it has two values at least.
     """
-    wanted = [*REWARDS, *(each for name in headline for each in (f"eval/{name}", name)), *LOSSES]
-    found = [name for name in wanted if name in names and len(names[name].known)]
+    found = [name for name in main_metrics(headline) if name in names and len(names[name].known)]
     return next((name for name in found if len(names[name].known) > 1), found[0] if found else "")
+
+
+def main_metrics(headline: Sequence[str]) -> list[str]:
+    """Return the metrics that may be the main one of a run, those in front that are preferred."""
+    return list(dict.fromkeys([*REWARDS, *(each for name in headline for each in (f"eval/{name}", name)), *LOSSES]))
 
 
 def change_of(run: RunRecord) -> Change | None:
     """Return how far the main metric has moved; None for a run without metrics."""
-    name = main_metric(run.metrics, run.headline)
+    change = change_in(run.metrics, run.headline)
+    if change is not None and change.metric == REWARDS[0]:
+        return _over_prompts(run, change)
+    return change
+
+
+def change_in(metrics: Mapping[str, Series], headline: Sequence[str]) -> Change | None:
+    """Return how far the main one of some metrics has moved; None without any value."""
+    name = main_metric(metrics, headline)
     if not name:
         return None
-    series = run.metrics[name]
-    if name == REWARDS[0] and (found := _over_prompts(run, name)):
-        return found
+    series = metrics[name]
     early, late = (series.known[:1], series.known[-1:]) if name.startswith("eval/") else (series.early, series.late)
     steps = series.steps[np.isfinite(series.values)]
     half, basis = math.nan, ""
@@ -79,29 +92,31 @@ def change_of(run: RunRecord) -> Change | None:
         quantile = T_975[degrees - 1] if degrees <= len(T_975) else 1.96
         half = quantile * math.sqrt(early.var(ddof=1) / len(early) + late.var(ddof=1) / len(late))
         basis = f"the first and the last {len(early)} steps"
-    return Change(name, float(early.mean()), float(late.mean()), (int(steps[0]), int(steps[-1])), half, basis)
+    best = (min if "loss" in name else max)(series.known.tolist())
+    return Change(name, float(early.mean()), float(late.mean()), best, (int(steps[0]), int(steps[-1])), half, basis)
 
 
-def _over_prompts(run: RunRecord, name: str) -> Change | None:
-    """Return the change from the first evaluation to the last over the prompts of both."""
+def _over_prompts(run: RunRecord, change: Change) -> Change:
+    """Add the interval of the difference over the prompts of both evaluations, if their rewards are the metric's."""
     file = RunDir(run.folder).completions
     if not file.is_file() or file.stat().st_size > LARGEST_FILE:
-        return None
-    steps = sorted(count_rows(file))
-    if len(steps) < 2:
-        return None
-    rewards: dict[int, dict[tuple[str, str], list[float]]] = {steps[0]: {}, steps[-1]: {}}
+        return change
+    rewards: dict[int, dict[tuple[str, str], list[float]]] = {step: {} for step in change.steps}
     for row in read_rows(file, wanted=rewards.__contains__):
-        if isinstance(row.get("reward"), int | float):
+        reward = row.get("reward")
+        if isinstance(reward, int | float) and abs(reward) < LARGEST:
             key = (str(row.get("prompt")), str(row.get("sampling", "")))
-            rewards[row["step"]].setdefault(key, []).append(float(row["reward"]))
+            rewards[row["step"]].setdefault(key, []).append(float(reward))
+    if len(rewards) < 2:
+        return change
     first, last = rewards.values()
     shared = [key for key in first if key in last]
     if len(shared) < 2:
-        return None
+        return change
     means = [[sum(side[key]) / len(side[key]) for key in shared] for side in (first, last)]
-    found = paired(name, "prompts", *means)
-    return Change(name, found.a, found.b, (steps[0], steps[-1]), found.half_width, f"{found.count} prompts")
+    found = paired(change.metric, "prompts", *means)
+    same = np.allclose([found.a, found.b], [change.before, change.after], rtol=1e-3, atol=1e-6)
+    return attrs.evolve(change, half_width=found.half_width, basis=f"{found.count} prompts") if same else change
 
 
 def spent(run: RunRecord) -> tuple[Series | None, Series | None]:
@@ -122,7 +137,7 @@ def best_checkpoint(run: RunRecord) -> dict[str, Any] | None:
     """Return the checkpoint with the best score, else the newest, and the line of Python that loads it."""
     found = []
     for file in sorted((run.folder / "checkpoints").glob("*/manifest.json")):
-        with suppress(OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        with suppress(OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError):
             manifest = json.loads(file.read_text(encoding="utf-8"))
             score = manifest.get("score")
             found.append((score if isinstance(score, int | float) else math.nan, int(manifest["step"]), file.parent))

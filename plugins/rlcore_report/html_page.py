@@ -20,7 +20,7 @@ from rlcore.components import describe_error
 from rlcore.logging import get_logger
 from rlcore.safe_text import visible
 from rlcore_report.page_data import page_data
-from rlcore_report.run_record import RunRecord, read_run, write_page
+from rlcore_report.run_record import read_run, write_page
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -62,7 +62,7 @@ def write_report(folder: Path) -> Path:
         OSError: the file cannot be written.
     """
     file = RunDir(folder).report
-    write_page(file, html_page([read_run(folder, is_running=False)]))
+    write_page(file, report_page([folder], is_running=False))
     return file
 
 
@@ -74,10 +74,45 @@ def record_report(folder: Path) -> None:
         get_logger("report").warning("report.html could not be written", run=str(folder), reason=describe_error(error))
 
 
-def html_page(runs: Sequence[RunRecord]) -> str:
-    """Return the page of one run or several, which is complete in itself."""
-    title = ", ".join(visible(run.name) for run in runs[:3]) + (", …" if len(runs) > 3 else "")
-    return fill_page(page_data(runs), title=title)
+def report_page(folders: Sequence[Path], *, is_running: bool | None = None) -> str:
+    """Return the page of runs on disk, complete in itself; of a run that cannot be shown it has the error."""
+    names = [visible(folder.resolve().name) for folder in folders[:3]]
+    title = ", ".join(names) + (", …" if len(folders) > 3 else "")
+    return _filled(readable_data(folders, is_running=is_running), title=title)
+
+
+def readable_data(
+    folders: Sequence[Path], *, stamp: str = "", keys: Sequence[str] = (), is_running: bool | None = None
+) -> str:
+    """Return the data of a page as JSON. Runs that cannot be shown are left out, and are named with their errors.
+
+    Args:
+        folders: the runs' folders.
+        stamp: tells a page that asks again whether anything has changed.
+        keys: the keys of the runs in the list of a dashboard.
+        is_running: see `read_run`.
+    """
+    good, unreadable = list(folders), list[dict[str, str]]()
+    while True:
+        try:
+            data = page_data([read_run(folder, is_running=is_running) for folder in good], stamp=stamp, keys=keys)
+            return to_script(data | {"unreadable": unreadable})
+        except Exception as error:  # the files of a run may contain anything, and change meanwhile
+            alone = {folder: found for folder in good if (found := _problem(folder))}
+            bad = alone or dict.fromkeys(good, describe_error(error))
+            if not bad:
+                raise
+        unreadable += [{"name": visible(each.resolve().name), "problem": visible(bad[each])} for each in bad]
+        good = [folder for folder in good if folder not in bad]
+
+
+def _problem(folder: Path) -> str:
+    """Return the error that the page of a single run ends with; empty if there is none."""
+    try:
+        to_script(page_data([read_run(folder)]))
+    except Exception as error:  # noqa: BLE001  the files of a run may contain anything
+        return describe_error(error)
+    return ""
 
 
 def shell_page(data: Mapping[str, Any]) -> str:
@@ -93,9 +128,13 @@ def fill_page(data: Mapping[str, Any], *, title: str, live: bool = False) -> str
         title: its title in the browser, after `rlcore:`.
         live: whether it may ask the server that it came from for newer data.
     """
+    return _filled(to_script(data), title=title, live=live)
+
+
+def _filled(data: str, *, title: str, live: bool = False) -> str:
     scripts, style = _assets()
     return _PAGE.format(
-        policy=policy_of(live=live), title=_escape(f"rlcore: {title}"), style=style, data=to_script(data),
+        policy=policy_of(live=live), title=_escape(f"rlcore: {title}"), style=style, data=data,
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )  # fmt: skip
 

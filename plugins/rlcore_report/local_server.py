@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -13,10 +14,9 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from rlcore_report.html_page import policy_of, shell_page, to_script
-from rlcore_report.page_data import page_data
-from rlcore_report.run_list import RunList, stamp_of
-from rlcore_report.run_record import read_run
+from rlcore_report.html_page import policy_of, readable_data, shell_page, to_script
+from rlcore_report.run_list import RunList
+from rlcore_report.stamps import page_stamp
 
 ADDRESS = "127.0.0.1"
 MAX_RUNS = 60
@@ -59,6 +59,11 @@ class ReportServer(ThreadingHTTPServer):
         super().server_close()
         self.list.close()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of a request that failed, unless a browser has left before its answer was complete."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
     def page(self, _asked: dict[str, list[str]]) -> bytes:
         """Return the page, which asks for the rest."""
         return shell_page({"live": True, "opened": self._opened}).encode()
@@ -75,12 +80,11 @@ class ReportServer(ThreadingHTTPServer):
             return None
         found = [folder for folder in folders if folder is not None]
         with self._lock:
-            stamp = "-".join(map(stamp_of, found))
+            stamp = "-".join(map(page_stamp, found))
             if stamp in asked.get("stamp", ()):
                 return to_script({"stamp": stamp, "same": True}).encode()
             if self._kept.get(keys, ("", b""))[0] != stamp:
-                data = page_data([read_run(folder) for folder in found], stamp=stamp, keys=keys)
-                self._kept[keys] = (stamp, to_script(data).encode())
+                self._kept[keys] = (stamp, readable_data(found, stamp=stamp, keys=keys).encode())
             self._kept.move_to_end(keys)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)

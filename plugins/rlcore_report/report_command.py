@@ -28,16 +28,21 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from rlcore.errors import ConfigError
     from rlcore.safe_text import write
-    from rlcore_report.html_page import html_page
+    from rlcore_report.html_page import report_page
     from rlcore_report.run_files import find_run
-    from rlcore_report.run_record import read_run, write_page
+    from rlcore_report.run_record import write_page
 
+    if arguments.serve and arguments.out is not None:
+        raise ConfigError(f"--out {arguments.out}: --serve writes no file: leave one of them out")
+    if arguments.port and not arguments.serve:
+        raise ConfigError(f"--port {arguments.port}: needs --serve, which serves a dashboard there")
     if arguments.serve:
         return _serve(arguments.runs, arguments.port)
     folders = list(dict.fromkeys(map(find_run, arguments.runs)))
     file: Path = arguments.out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
-    write_page(file, html_page([read_run(folder) for folder in folders]))
+    write_page(file, report_page(folders))
     write(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB)")
     return 0
 
@@ -48,8 +53,8 @@ def _serve(names: Sequence[str], port: int) -> int:
     from rlcore_report.local_server import ReportServer
     from rlcore_report.run_files import find_run, holds_runs
 
-    roots = list(dict.fromkeys(Path(name) for name in names if holds_runs(Path(name))))
-    folders = list(dict.fromkeys(find_run(name) for name in names if Path(name) not in roots))
+    roots = list(dict.fromkeys(Path(name) for name in names if name and holds_runs(Path(name))))
+    folders = list(dict.fromkeys(find_run(name) for name in names if not name or Path(name) not in roots))
     try:
         server = ReportServer(folders, roots=roots, port=port)
     except (OSError, OverflowError) as error:

@@ -17,6 +17,8 @@ from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
 from rlcore_report.series import Series, read_series
 
+LARGEST_STEP = 10**15
+"""Numbers of steps beyond this are not ones that a script of a page represents exactly."""
 _WRITTEN_BY = re.compile(rf"{re.escape(MARK)}, written by rlcore (\S+?)[;\s]")
 
 
@@ -51,6 +53,12 @@ class RunRecord:
     def last_step(self) -> int:
         """Return the last step with metrics; 0 without any."""
         return max((int(series.steps[-1]) for series in self.metrics.values()), default=0)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Return the planned number of steps; None if it is unknown."""
+        total = self.option("run", "steps")
+        return total if type(total) is int and 0 <= total < LARGEST_STEP else None
 
     def option(self, section: str, name: str) -> Any:
         """Return an option of the configuration; None if it is missing."""

@@ -108,7 +108,7 @@ def compare_variants(a: Variant, b: Variant) -> list[Difference]:
 
     A metric's number of a run is the mean of the last fifth of its values.
     """
-    by_seed = [{run.option("run", "seed"): run for run in reversed(each.runs)} for each in (a, b)]
+    by_seed = [{str(run.option("run", "seed")): run for run in reversed(each.runs)} for each in (a, b)]
     shared = [seed for seed in by_seed[0] if seed in by_seed[1]]
     firsts, seconds = ([by_seed[i][seed] for seed in shared] for i in (0, 1))
     what = "seeds"

@@ -8,9 +8,9 @@ let printing = false;
 
 const chosen = () => (view.run.length ? view.run : shell.opened || []);
 function Page() {
-  const { data } = store, several = data.runs.length > 1;
+  const { data } = store, several = data.runs.length > 1, unreadable = data.unreadable || [];
   const parts = [several ? ["comparison", "Comparison", Comparison] : null, data.bench ? ["bench", "Better, same or worse", Bench] : null,
-    ["curves", "Curves", Curves], data.runs.length ? ["health", "Health", Health] : null,
+    data.runs.length || data.bench ? ["curves", "Curves", Curves] : null, data.runs.length ? ["health", "Health", Health] : null,
     data.runs.some((run) => run.images.length) ? ["images", "Images", Images] : null, data.runs.length ? ["texts", "Completions", Texts] : null,
     data.runs.some((run) => run.texts.length) ? ["notes", "From plugins", Notes] : null, data.runs.length ? ["options", "Configuration", Options] : null].filter(Boolean);
   if (several) parts.splice(0, 2, parts[1], parts[0]);
@@ -18,10 +18,11 @@ function Page() {
     event.preventDefault();
     document.getElementById(name).scrollIntoView();
   };
-  const title = data.title || (several ? `${data.runs.length} runs` : data.runs[0].name);
+  const title = data.title || (several ? `${data.runs.length} runs` : [...data.runs, ...unreadable][0].name);
   return html`<nav>${shell.live ? html`<a class="back" href=${address({ ...PLAIN, run: [] })} onclick=${(event) => { event.preventDefault(); shell.opened = []; setView({ ...PLAIN, run: [] }); }}>all runs</a>` : null}
       ${parts.map(([name, text]) => html`<a key=${name} href=${`#${name}`} onclick=${(event) => go(event, name)}>${text}</a>`)}</nav>
     <h1>${title}</h1><div class="dim" id="written">${store.problem || `rlcore ${data.version}, ${data.written}`}</div>
+    ${unreadable.map((each) => html`<p class="note" key=${each.name}><b>${each.name}</b> cannot be shown: ${each.problem}</p>`)}
     ${data.runs.length ? html`<${Answers} />` : null}${parts.map(([name, , Part]) => html`<${Part} key=${name} />`)}<${FullScreen} /><${LargeImage} />`;
 }
 function App() {

@@ -13,8 +13,7 @@ from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.config import merge, unstructure
 from rlcore.settings import TrainConfig
-from rlcore_report.html_page import html_page
-from rlcore_report.run_record import read_run
+from rlcore_report.html_page import report_page
 
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31m \u202e</script>"
 
@@ -63,7 +62,7 @@ def make_run(folder: Path, *, steps: int = 40, level: float = 1.0, **sections: A
 
 
 def metrics(steps: int, level: float) -> list[dict[str, float]]:
-    rows = []
+    rows = [{"step": 0, "eval/reward/mean": 0.1 * level}]
     for step in range(1, steps + 1):
         done = step / steps
         rows.append({
@@ -74,8 +73,8 @@ def metrics(steps: int, level: float) -> list[dict[str, float]]:
             "grad/norm": 1 + math.cos(step) / 4, "progress/epoch": done, "time/step_s": 0.5,
             "rft/kept_fraction": 0.1, "q/mean": 0.5, "perf/tokens_per_s": 900.0, "perf/peak_memory_gb": 1.2,
         })  # fmt: skip
-        if step in (1, steps // 2, steps):
-            rows.append({"step": step, "eval/reward/mean": level * done})
+        if step in (steps // 2, steps):
+            rows.append({"step": step, "eval/reward/mean": level * (step + 0.1)})
     return rows
 
 
@@ -84,7 +83,7 @@ def write_lines(file: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def address_of(folders: Sequence[Path], file: Path) -> str:
-    file.write_text(html_page([read_run(folder) for folder in folders]))
+    file.write_text(report_page(folders))
     return file.as_uri()
 
 

@@ -59,7 +59,7 @@ def test_the_list_has_the_runs_of_a_root_and_of_the_folders_in_it(served: Report
     assert {run["key"] for run in found["runs"]} == {"a", "sweep/b"}
     (run,) = (run for run in found["runs"] if run["key"] == "a")
     assert (run["trainer"], run["model"], run["step"], run["total"]) == ("ppo", "tiny", 6, 6)
-    assert (run["metric"], run["last"], run["best"]) == ("eval/reward/mean", 1.0, 1.0)
+    assert (run["metric"], run["last"], run["best"]) == ("eval/reward/mean", 6.1, 6.1)
     again = json.loads(ask(served, f"/runs.json?stamp={found['stamp']}")[1])
     assert "runs" not in again or again["runs"] != found["runs"]  # unless a verdict has come meanwhile
 
@@ -129,6 +129,15 @@ def test_answers_forbid_frames_guessing_and_other_origins(served: ReportServer) 
         assert "Access-Control-Allow-Origin" not in headers
 
 
+def test_a_browser_that_leaves_is_no_error_on_the_terminal(served: ReportServer, capsys: Any) -> None:
+    for error, is_printed in ((BrokenPipeError(), False), (ConnectionResetError(), False), (KeyError("k"), True)):
+        try:
+            raise error
+        except type(error):
+            served.handle_error(None, ("127.0.0.1", 1))
+        assert bool(capsys.readouterr().err) is is_printed
+
+
 def test_names_that_attack_the_page_are_data(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     run = make_run(root / "a<b>&'\"", steps=4)
@@ -159,7 +168,7 @@ def test_the_list_follows_runs_that_come_change_and_go(tmp_path: Path) -> None:
     with RunDir(b).metrics.open("a") as file:
         file.write('{"step": 10, "eval/reward/mean": 7.5}\n{"step": 11, "eval/reward/mean": 9')
     (row,) = (row for row in runs.rows() if row["key"] == "b")
-    assert (row["step"], row["last"], row["best"]) == (10, 7.5, 7.5)
+    assert (row["step"], row["last"], row["best"]) == (10, 7.5, 9.1)
     shutil.rmtree(b)
     assert [row["key"] for row in runs.rows()] == ["a"]
     runs.close()
@@ -218,9 +227,32 @@ def test_the_command_serves_a_folder_of_runs(tmp_path: Path, monkeypatch: pytest
     assert main(["report", str(tmp_path / "runs"), "--serve"]) == 0
     assert seen == ["a"]
     assert "Ctrl-C ends it" in capsys.readouterr().out
-    assert main(["report", str(tmp_path / "nothing"), "--serve"]) == 1
+    for name in (str(tmp_path / "nothing"), ""):
+        assert main(["report", name, "--serve"]) == 1
     assert main(["report", str(tmp_path / "runs"), "--serve", "--port", "99999"]) == 1
     assert "--port 99999" in capsys.readouterr().err
+
+
+def test_options_that_would_be_ignored_are_refused(tmp_path: Path, capsys: Any) -> None:
+    run = make_run(tmp_path / "a", steps=4)
+    for options, word in {("--serve", "--out", "x.html"): "--out x.html", ("--port", "80"): "--port 80"}.items():
+        assert main(["report", str(run), *options]) == 1
+        assert word in capsys.readouterr().err
+    assert not RunDir(run).report.exists()
+
+
+def test_a_port_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    run = str(make_run(tmp_path / "a", steps=4))
+    with ReportServer([]) as taken:
+        assert main(["report", run, "--serve", "--port", str(taken.server_port)]) == 1
+        assert f"--port {taken.server_port}" in capsys.readouterr().err
+
+    def forbidden(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("socketserver.TCPServer.server_bind", forbidden)
+    assert main(["report", run, "--serve", "--port", "80"]) == 1
+    assert "Permission denied" in capsys.readouterr().err
 
 
 def test_the_texts_of_hostile_runs_reach_the_page_as_text(tmp_path: Path) -> None:

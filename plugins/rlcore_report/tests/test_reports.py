@@ -19,7 +19,7 @@ from rlcore.checkpoints.claim import RunLock
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.cli import main
 from rlcore_report import series
-from rlcore_report.html_page import fill_page, html_page, to_script
+from rlcore_report.html_page import fill_page, report_page, to_script
 from rlcore_report.local_server import ReportServer
 from rlcore_report.page_data import page_data
 from rlcore_report.run_record import read_run
@@ -74,7 +74,7 @@ def test_the_report_of_a_run_without_metrics_states_that(tmp_path: Path) -> None
     run = make_run(tmp_path / "empty", steps=2)
     for file in (RunDir(run).metrics, RunDir(run).completions, RunDir(run).rollouts):
         file.unlink()
-    data = data_of(html_page([read_run(run)]))
+    data = data_of(report_page([run]))
     assert data["groups"] == data["verdicts"][0] == []
     assert "has no metrics" in data["runs"][0]["notes"][0]
 
@@ -97,13 +97,13 @@ def test_a_run_of_another_version_and_a_damaged_configuration_are_reported(tmp_p
     RunDir(run).config.write_text(
         re.sub(r"rlcore [\d.]+\S*;", "rlcore 0.0.7;", text, count=1) + "future: {option: 1}\n"
     )
-    data = data_of(html_page([read_run(run)]))
+    data = data_of(report_page([run]))
     assert "0.0.7" in data["runs"][0]["notes"][0]
     assert {row["path"]: row["default"] for row in data["options"]}["future.option"] is None
     RunDir(run).config.write_text("# rlcore run\nrun: [")
     record = read_run(run)
     assert "config.yaml cannot be read" in record.notes[0]
-    assert data_of(html_page([record]))["groups"]
+    assert data_of(report_page([run]))["groups"]
 
 
 def test_no_text_of_a_run_can_close_the_script_element_of_the_page() -> None:
@@ -251,6 +251,6 @@ def test_two_hundred_megabytes_of_metrics_give_a_small_page(tmp_path: Path) -> N
         for step in range(200_000_000 // len(line)):
             file.write(f'{{"step": {step}, {line}\n')
     assert RunDir(run).metrics.stat().st_size > 1.9e8
-    page = html_page([read_run(run)])
+    page = report_page([run])
     assert len(page) < 5e6
     assert len(page_data([read_run(run)])["groups"][0]["charts"][0]["curves"][0]["steps"]) <= MAX_POINTS
