@@ -35,6 +35,7 @@ import os, sys
 from mcp.server.mcpserver import MCPServer
 
 server = MCPServer("leaves")
+wire, ends = os.fstat(1).st_ino, os.dup(0)  # the library duplicates both, and replaces them
 
 @server.tool()
 def length(name: str) -> int:
@@ -44,8 +45,13 @@ def length(name: str) -> int:
 @server.tool()
 def leave() -> str:
     """Close the output, and write the reason when the input ends."""
-    os.close(1)
-    while os.read(0, 1000):
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if os.fstat(number).st_ino == wire:
+                os.close(number)
+        except OSError:  # of the listing itself
+            pass
+    while os.read(ends, 1000):
         pass
     os.write(2, f"out of luck, {os.environ.get('LEVEL')} {os.environ.get('DOOR_KEY')}\\n".encode())
     os._exit(3)
