@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
@@ -16,6 +17,8 @@ from rlcore_reasoning_gym.families import WHERE, checked_family, make_dataset
 
 STRIDE = 2**26
 """Distance of the seeds of two questions of one episode; the seeds of rows are below it."""
+MOST_DRAWS = 100
+"""Seeds that are tried for one question."""
 
 
 class Questions:
@@ -35,7 +38,9 @@ class Questions:
         if named.get("family", "") not in ("", *self._factory.families):
             raise ValueError(f"the row names the family {named['family']!r}, which is not in {WHERE}")
         self._row, self._left = {**self._factory.row(seed), **named}, self._factory.config.questions
-        self._entry, self._dataset = self._factory.question(self._row)
+        is_held_out = seed in seeds_of("eval", self._factory.config)
+        self._refused = frozenset[str]() if is_held_out else self._factory.held_out
+        self._ask()
         return "\n\n".join(filter(None, [self._factory.instructions, self._entry["question"]]))
 
     def step(self, turn: Turn) -> Step:
@@ -57,8 +62,17 @@ class Questions:
         self._row["seed"] += STRIDE
         if isinstance(levels, tuple):
             self._row["level"] = min(max(self._row["level"] + (1 if score >= 1 else -1), levels[0]), levels[1])
-        self._entry, self._dataset = self._factory.question(self._row)
+        self._ask()
         return f"{'Right' if score >= 1 else 'Wrong'}. The next question:\n\n{self._entry['question']}"
+
+    def _ask(self) -> None:
+        """Make the question of the row; one to train on that is also one to evaluate on gives way to another seed's."""
+        for _ in range(MOST_DRAWS):
+            self._entry, self._dataset = self._factory.question(self._row)
+            if self._entry["question"] not in self._refused:
+                return
+            self._row["seed"] += 1
+        raise ValueError(f"{WHERE}: {MOST_DRAWS} questions to train on are also ones to evaluate on; lower eval_rows")
 
 
 class ReasoningGym(SeedFactory):
@@ -83,20 +97,33 @@ class ReasoningGym(SeedFactory):
         self.instructions = SYSTEM_PROMPTS.get(config.instructions or "", config.instructions or "").strip()
 
     def rows(self, split: str) -> list[dict[str, Any]] | None:
-        """Return the rows of a split, without those to train on whose question is also one to evaluate on.
+        """Return the rows of a split, without those to train on whose first question is also one to evaluate on.
 
         Raises:
             ConfigError: none is left to train on.
         """
-        evals = [self.row(seed) for seed in seeds_of("eval", self.config)]
         if split == "eval":
-            return evals or None
-        seen = {self.question(row)[0]["question"] for row in evals}
+            return [self.row(seed) for seed in seeds_of("eval", self.config)] or None
         rows = [self.row(seed) for seed in seeds_of("train", self.config)]
-        found = [row for row in rows if self.question(row)[0]["question"] not in seen]
+        found = [row for row in rows if self.question(row)[0]["question"] not in self.held_out]
         if not found:
             raise ConfigError(f"{WHERE}: every question to train on is also one to evaluate on; lower eval_rows")
         return found
+
+    @cached_property
+    def held_out(self) -> frozenset[str]:
+        """All questions of the evaluation: those of later turns too, at every level that they can have."""
+        rows = [self.row(seed) for seed in seeds_of("eval", self.config)]
+        return frozenset(
+            self.question({**row, "seed": row["seed"] + index * STRIDE, "level": level})[0]["question"]
+            for row in rows for index in range(self.config.questions) for level in self._levels(row, index)
+        )  # fmt: skip
+
+    def _levels(self, row: Mapping[str, Any], index: int) -> Iterable[int | None]:
+        levels, level = self.families[row["family"]].level, row["level"]
+        if not isinstance(levels, tuple):
+            return [level]
+        return range(max(levels[0], level - index), min(levels[1], level + index) + 1)
 
     def row(self, seed: int) -> dict[str, Any]:
         """Return the row of a seed: its family and level are drawn with it."""

@@ -71,6 +71,41 @@ def test_rows_of_the_two_splits_share_no_seed_and_no_question() -> None:
     assert make(families="chain_sum", eval_rows=0).rows("eval") is None
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_no_turn_of_a_training_asks_what_any_turn_of_the_evaluation_asks(is_right: bool) -> None:
+    small = {"options": {"max_terms": 2, "max_digits": 1}}
+    options: dict[str, Any] = {"families": {"chain_sum": small}, "train_rows": 150, "eval_rows": 12}
+    factory = make(**options, questions=4, instructions=None)
+    asked: dict[str, list[set[str]]] = {}
+    for split in ("eval", "train"):
+        asked[split] = [set() for _ in range(4)]
+        for row in factory.rows(split) or ():
+            episode = factory.make()
+            step = Step(episode.reset(row, seed=row["seed"]))
+            for index in range(4):
+                question = str(step.messages).rpartition("\n\n")[2]
+                asked[split][index].add(question)
+                step = episode.step(answer(eval(question.rpartition(":")[2].strip(" =")) if is_right else "no", index))
+                assert step.reward == {"chain_sum": 1.0 if is_right else 0.0}
+    assert not set.union(*asked["train"]) & set.union(*asked["eval"])
+    assert asked["eval"][3] - asked["eval"][0]  # others in later turns
+
+
+def test_the_questions_of_the_evaluation_are_those_of_every_level_that_a_turn_can_have() -> None:
+    factory = make(families="chain_sum", level=[0, 2], questions=3, eval_rows=5, instructions=None)
+    asked = set()
+    for row in factory.rows("eval") or ():
+        for rights in itertools.product([True, False], repeat=2):
+            episode = factory.make()
+            step = Step(episode.reset(row, seed=row["seed"]))
+            for index in range(3):
+                question = str(step.messages).rpartition("\n\n")[2]
+                asked.add(question)
+                value = eval(question.rpartition(":")[2].strip(" ="))  # a sum of numbers
+                step = episode.step(answer(value if (*rights, True)[index] else "no", index))
+    assert asked <= factory.held_out
+
+
 def test_families_are_drawn_by_weight_and_a_row_may_name_its_own() -> None:
     factory = make(families={"gcd": {"weight": 3}, "lcm": {}, "chain_sum": {}}, train_rows=1000, eval_rows=0)
     names = [row["family"] for row in factory.rows("train") or ()]
