@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from rlcore.errors import DataError, ModelError
-from rlcore_vision.pictures import open_picture
+from rlcore_vision.pictures import file_stamp, open_picture
 
 FIRST = 2**30
 """The tokens of images are numbers from FIRST to 2 FIRST - 1, which fit the 32 bits in which ranks send tokens."""
@@ -35,11 +35,13 @@ class Picture:
         source: what the row held.
         text: the text that the processor writes in its place, before it is tokenised.
         num_tokens: the number of tokens in that text that image features replace.
+        stamp: size and time of the file when it was read; None if the source is no file.
     """
 
     source: Any
     text: str
     num_tokens: int
+    stamp: tuple[int, int] | None = None
 
 
 class ImageStore:
@@ -59,7 +61,7 @@ class ImageStore:
         self.image_token = str(processor.tokenizer.convert_ids_to_tokens(image_token_id))
         self._pictures: dict[int, Picture] = {}
         self._digests: dict[int, bytes] = {}
-        self._known: dict[Any, tuple[Any, int]] = {}  # the source is kept, so that its id stays its own
+        self._known: dict[str, tuple[tuple[int, int] | None, int]] = {}
         self._pixels: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
         self._room = self._free = cache_bytes
 
@@ -89,20 +91,22 @@ class ImageStore:
         Raises:
             DataError: the source is no image that can be read.
         """
-        key = str(source) if isinstance(source, str | Path) else id(source)
-        if key in self._known:
+        key = str(source) if isinstance(source, str | Path) else ""  # other sources may change in place
+        stamp = file_stamp(source)
+        if key in self._known and self._known[key][0] == stamp:
             return self._known[key][1]
         image = open_picture(source, where, allow_urls=self.allow_urls)
-        digest = hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest()
+        digest = _digest(image)
         token = FIRST + int.from_bytes(digest[:4], "big") % FIRST
         while self._digests.get(token, digest) != digest:
             token = FIRST + (token + 1) % FIRST
         if token not in self._pictures:
             text, pixels = self._process(image, where)
             self._digests[token] = digest
-            self._pictures[token] = Picture(source, text, text.count(self.image_token))
+            self._pictures[token] = Picture(source, text, text.count(self.image_token), stamp)
             self._keep(token, pixels)
-        self._known[key] = (source, token)
+        if key:
+            self._known[key] = (stamp, token)
         return token
 
     def mark(self, token: int) -> str:
@@ -139,18 +143,28 @@ class ImageStore:
         return [next(places) if each == self.image_token_id and pictures else each for each in ids]
 
     def pixels(self, tokens: Sequence[int]) -> dict[str, Tensor]:
-        """Return what the model's `get_image_features` takes for several images, in their order."""
+        """Return what the model's `get_image_features` takes for several images, in their order.
+
+        Raises:
+            DataError: the file of an image has other pixels than when its row was read.
+        """
         each = []
         for token in tokens:
-            if token in self._pixels:
+            picture = self[token]
+            stamp = file_stamp(picture.source)
+            is_same = stamp in (picture.stamp, None)  # pixels that are kept outlive a file that is removed
+            if token in self._pixels and is_same:
                 self._pixels.move_to_end(token)
                 each.append(self._pixels[token])
                 continue
-            source = self[token].source
-            image = open_picture(source, "image", allow_urls=self.allow_urls)
-            if self._digests[token] != hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest():
-                raise DataError(f"image {source!r:.80}: has changed since the run read it")
-            each.append(self._keep(token, self._process(image, "image")[1]))
+            image = open_picture(picture.source, "image", allow_urls=self.allow_urls)
+            if self._digests[token] != _digest(image):
+                raise DataError(
+                    f"image {picture.source!r:.80}: has changed since the run read it; keep the files of images as "
+                    "they are during a run"
+                )
+            self._pictures[token] = attrs.evolve(picture, stamp=stamp)
+            each.append(self._pixels.get(token) or self._keep(token, self._process(image, "image")[1]))
         dim = 1 if each[0]["pixel_values"].dim() == 5 else 0  # [1, parts, channels, height, width]
         return {name: _join([inputs[name] for inputs in each], dim) for name in each[0]}
 
@@ -178,6 +192,10 @@ class ImageStore:
             while self._free < 0:
                 self._free += _num_bytes(self._pixels.popitem(last=False)[1])
         return pixels
+
+
+def _digest(image: Image.Image) -> bytes:
+    return hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest()
 
 
 def _num_bytes(pixels: Mapping[str, Tensor]) -> int:

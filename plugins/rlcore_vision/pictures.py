@@ -48,6 +48,19 @@ def open_picture(source: Any, where: str = "image", *, allow_urls: bool = False)
     raise DataError(f"{where}: {shorten(source, 60)} ({type(source).__name__}) is no image; {FORMS}")
 
 
+def file_stamp(source: Any) -> tuple[int, int] | None:
+    """Return the size and the time of change, in ns, of an image's file; None if it has none, or it does not exist."""
+    if isinstance(source, Mapping) and source.get("bytes") is None:
+        source = source.get("path")
+    if not isinstance(source, str | Path) or str(source).startswith(("http://", "https://", "data:")):
+        return None
+    try:
+        found = (existing_path(str(source)) or Path(source)).stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
 def _decode(file: Any, name: str, where: str) -> Image.Image:
     try:
         with Image.open(file) as image:

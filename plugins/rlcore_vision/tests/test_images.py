@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,45 @@ def test_pixels_that_do_not_fit_are_read_again(tmp_path: Path) -> None:
     picture(2).save(path)
     with pytest.raises(DataError, match="has changed since the run read it"):
         small.pixels([token])
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1e9])
+def test_a_file_that_is_overwritten_is_another_image_and_an_error_for_rows_that_were_read(
+    cache_bytes: float, tmp_path: Path
+) -> None:
+    path, store = tmp_path / "a.png", store_of(cache_bytes=cache_bytes)
+    forms: list[Any] = [path, str(path), {"bytes": None, "path": str(path)}]
+    picture(1).save(path)
+    before = [store.add(form, "a") for form in forms]
+    os.utime(path, ns=(0, 10**9))
+    assert store.pixels(before[:1])  # touched, with the same pixels
+    picture(2).save(path)
+    with pytest.raises(DataError, match="has changed since the run read it"):
+        store.pixels(before[:1])
+    after = [store.add(form, "a") for form in forms]
+    assert len({*before}) == len({*after}) == 1
+    assert after[0] == store_of().add(picture(2), "a") != before[0]
+    assert store.pixels(after[:1])
+
+
+def test_an_image_that_is_changed_in_place_is_another_image() -> None:
+    image, store = picture(1), store_of()
+    before = store.add(image, "a")
+    image.paste(picture(2))
+    assert store.add(image, "a") == store_of().add(picture(2), "a") != before
+
+
+def test_pixels_in_memory_outlive_their_file(tmp_path: Path) -> None:
+    path, store = tmp_path / "a.png", store_of()
+    picture(1).save(path)
+    token = store.add(path, "a")
+    path.unlink()
+    torch.testing.assert_close(store.pixels([token]), store_of_picture(1))
+
+
+def store_of_picture(seed: int) -> dict[str, torch.Tensor]:
+    store = store_of()
+    return store.pixels([store.add(picture(seed), "a")])
 
 
 def test_a_photo_is_turned_upright() -> None:
