@@ -1,10 +1,14 @@
-"""The check that servers have the policy's weights: their log-probs of a few short continuations are the policy's."""
+"""The check that servers have the policy's weights: their log-probs of a few short continuations are the policy's.
+
+And those of the continuations of the check before have changed as the policy's have.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+import attrs
 import torch
 
 from rlcore.config import evolve
@@ -17,11 +21,33 @@ from rlcore_vllm.errors import StaleWeights
 from rlcore_vllm.fleet import Fleet
 from rlcore_vllm.generation import Completion, Generated
 from rlcore_vllm.vllm_rows import completions_of, trajectories_of
+from rlcore_vllm.weight_change import Tokens, follows
 
 CHECKED_TOKENS = 8
 """New tokens of each prompt on which log-probs are compared."""
 Known = tuple[tuple[int, ...], tuple[float, ...]]
 """Tokens of a short continuation, and their log-probs under the policy."""
+
+
+@attrs.frozen
+class Passed:
+    """The rows of a check that has passed.
+
+    Attributes:
+        policy: which of the policies was checked; another one is not compared with it.
+        temperature: at which log-probs were compared.
+        prompts: the prompts.
+        asked: their requests.
+        answers: each server's answers.
+        known: each server's tokens, and their log-probs under the policy.
+    """
+
+    policy: str
+    temperature: float
+    prompts: Sequence[Prompt]
+    asked: Sequence[Completion]
+    answers: Mapping[VLLMServer, Mapping[int, Generated]]
+    known: Mapping[VLLMServer, Sequence[Known]]
 
 
 class WeightCheck:
@@ -43,6 +69,7 @@ class WeightCheck:
         self.is_full_precision = True
         self._passed, self._num_loads = "", 0
         self._witness: tuple[list[Completion], list[Known], float] | None = None
+        self._before: Passed | None = None
 
     def check(self, policy: Policy, prompts: Sequence[Prompt], temperature: float) -> None:
         """Compare log-probs if the weights have changed since the last call; collective then.
@@ -53,7 +80,7 @@ class WeightCheck:
             temperature: at which log-probs are compared.
 
         Raises:
-            StaleWeights: they differ by more than the tolerance.
+            StaleWeights: they differ by more than the tolerance, or are nearer to those of the weights before.
         """
         version, num_loads = self._fleet.version, self._fleet.num_loads
         if not self._num_rows or self._passed == version:
@@ -63,18 +90,24 @@ class WeightCheck:
         few = self._choose(policy, prompts, room)
         limits = [min(CHECKED_TOKENS, room - len(each.tokens)) if room else CHECKED_TOKENS for each in few]
         asked = completions_of(policy, few, limits, range(len(few)), plain, self._fleet.model)
-        answers = [(server, self._ask(server, asked)) for server in self._fleet.servers]
+        before = self._rows_before(version, temperature, room)
+        prompts, requests = ([*few, *before.prompts], [*asked, *before.asked]) if before else (few, asked)
+        answers = [(server, self._ask(server, requests)) for server in self._fleet.servers]
         scored = list[list[Known]]()
         with by_block(policy), torch.no_grad(), eval_mode(policy.module):
             for _, found in answers:
-                batch = trajectories_of(policy, few, [(found[i], False) for i in range(len(few))], plain)
+                batch = trajectories_of(policy, prompts, [(found[i], False) for i in range(len(prompts))], plain)
                 own = policy.score(batch, temperature=temperature).logprobs
                 rows = [row[mask].tolist() for row, mask in zip(own, batch.action_mask, strict=True)]
                 scored.append([(found[i].tokens, tuple(row)) for i, row in enumerate(rows)])
         tolerance = self._fleet.tolerance(policy, is_full_precision=self.is_full_precision)
         for (server, found), known in zip(answers, scored, strict=True):
             self._compare(server, found, known, tolerance)
-            self._witness = asked, known, tolerance
+            if before is not None and server in before.answers:
+                self._compare_change(server, before, found, known, len(few))
+            self._witness = asked, known[: len(few)], tolerance
+        known_by = {server: known[: len(few)] for (server, _), known in zip(answers, scored, strict=True)}
+        self._before = Passed(_policy_of(version), temperature, few, asked, dict(answers), known_by)
         self._passed, self._num_loads = version, num_loads
 
     def check_again(self) -> None:
@@ -95,6 +128,14 @@ class WeightCheck:
 
     def _rooms(self) -> list[int]:
         return [server.max_model_len for server in self._fleet.servers]
+
+    def _rows_before(self, version: str, temperature: float, room: int) -> Passed | None:
+        """Return the rows of the last check if they can be asked again; None if not."""
+        before = self._before
+        if before is None or (before.policy, before.temperature) != (_policy_of(version), temperature):
+            return None
+        fits = all(not room or len(each.prompt) + each.limit <= room for each in before.asked)
+        return before if fits else None
 
     def _choose(self, policy: Policy, prompts: Sequence[Prompt], room: int) -> list[Prompt]:
         """Return a few different prompts with room for a new token; one with a single token if there are none."""
@@ -123,6 +164,46 @@ class WeightCheck:
                 "some of them (such as a head that is tied to the embedding), or computes with less precision; no "
                 "rollouts were sampled with them"
             )
+
+    def _compare_change(
+        self, server: VLLMServer, before: Passed, answers: Mapping[int, Generated], known: Sequence[Known], first: int
+    ) -> None:
+        """Compare how a server's log-probs have changed with how the policy's have, on tokens that are the same.
+
+        Args:
+            server: the server.
+            before: the rows of the last check.
+            answers: the server's answers; those to the same requests begin at `first`.
+            known: their tokens, and the log-probs under the policy.
+            first: see there.
+
+        Raises:
+            StaleWeights: the server's are nearer to those of the weights before.
+        """
+        columns: list[tuple[float, float, float, float]] = []
+        gaps: list[float] = []
+        for row, (tokens, own_before) in enumerate(before.known[server]):
+            served_before, (now, own) = before.answers[server][row].logprobs, known[first + row]
+            both = list(zip(served_before, answers[first + row].logprobs, own_before, own, strict=False))
+            columns += both[: _alike(tokens, now)]
+            gaps += [theirs - ours for theirs, ours in zip(served_before, own_before, strict=True)]
+        tokens_ = Tokens(*(list(each) for each in zip(*columns, strict=True))) if columns else Tokens([], [], [], [])
+        if not follows(tokens_, sum(gap**2 for gap in gaps) / max(1, len(gaps))):
+            raise StaleWeights(
+                f"{server}: after new weights (version {self._fleet.version}) its log-probs of {len(columns)} tokens "
+                f"have changed by {_mean(tokens_.served, tokens_.served_before):.2g} nats on average, and the policy's "
+                f"by {_mean(tokens_.own, tokens_.own_before):.2g}: they are nearer to those of the weights before; the "
+                "update has not reached it, or not all of it; no rollouts were sampled with them"
+            )
+
+
+def _policy_of(version: str) -> str:
+    """Return the part of a version that is the same for all weights of one policy."""
+    return version.rpartition("-")[0]
+
+
+def _mean(values: Sequence[float], others: Sequence[float]) -> float:
+    return sum(abs(one - other) for one, other in zip(values, others, strict=True)) / max(1, len(values))
 
 
 def _alike(tokens: Sequence[int], others: Sequence[int]) -> int:

@@ -210,7 +210,8 @@ def test_a_server_does_not_see_the_variables_of_a_launcher(
     sampler.close()
     told = report(options)
     assert told["RANK"] is None
-    assert told["path"].startswith(str(tmp_path / "weights")) and told["path"].endswith("/worker")
+    assert told["path"].startswith(str(tmp_path / "weights"))
+    assert told["path"].endswith("/worker")
 
 
 @pytest.mark.slow
