@@ -26,6 +26,11 @@ class Seeing:
 
     images: ImageStore
 
+    @property
+    def fingerprint_parts(self) -> tuple[str, ...]:
+        """Return what decides how images are read: a run with another processor of images cannot be resumed."""
+        return (str(self.images.processor.to_json_string()),)
+
     def read_row(self, row: Any, column: str, where: str) -> Any:
         """Return a row whose images are known and stand in its texts (`rlcore_transformers.data.rows.RowReader`)."""
         return place_images(self.images, row, column, where)

@@ -265,17 +265,17 @@ class _Vocabulary(Protocol):
 
 
 def fingerprint_tokenizer(tokenizer: Any) -> str:
-    """Return a digest of everything that decides which tokens a text becomes; of other tokenizers, of their class."""
+    """Return a digest of all that decides which tokens a row becomes; of unknown kinds of tokenizers, of their class."""
     if not isinstance(tokenizer, _Vocabulary):
         return f"{type(tokenizer).__module__}:{type(tokenizer).__qualname__}"
-    backend = getattr(tokenizer, "backend_tokenizer", None)  # of tokenizers in Rust
-    if backend is None:
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:  # which tokenizers in Rust have
         parts = [type(tokenizer).__name__.encode(), _encode(to_json(sorted(tokenizer.get_vocab().items())))]
     else:
         steps = (backend.model, backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder)
         parts = [b"" if step is None else step.__getstate__() for step in steps]
     special = sorted(to_plain(tokenizer.special_tokens_map).items())
-    more = (sorted(tokenizer.get_added_vocab().items()), special, tokenizer.chat_template)
+    beside_texts = getattr(tokenizer, "fingerprint_parts", ())  # of one that reads images, their processor
+    more = (sorted(tokenizer.get_added_vocab().items()), special, tokenizer.chat_template, *beside_texts)
     return digest([*parts, _encode(to_json(more))])
 
 

@@ -204,6 +204,7 @@ def test_a_saved_policy_is_a_model_and_a_processor_of_transformers(family: str, 
     with torch.no_grad():
         torch.testing.assert_close(plain(**inputs).logits, policy.model(**inputs).logits)
         again = build_vision_language(str(tmp_path), VisionLanguageConfig())
+        assert again.tokenizer.fingerprint_parts == policy.tokenizer.fingerprint_parts
         expected = policy.score(batch).logprobs
         torch.testing.assert_close(again.score(answered(again, prompts_of(again))).logprobs, expected)
 

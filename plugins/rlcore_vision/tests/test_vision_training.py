@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from vision_making import picture
 
 import rlcore
+from rlcore.errors import RLCoreError
 from rlcore_vision.tiny_families import FAMILIES
 
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what colour ?"}]}]
@@ -47,10 +48,12 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def train(trainer: str, folder: Path, steps: int, family: str = "llava", **run: Any) -> Any:
+def train(trainer: str, folder: Path, steps: int, *, change: Any = None, family: str = "llava", **run: Any) -> Any:
     options, inputs = RUNS[trainer]
     torch.manual_seed(0)
     config, processor = FAMILIES[family]()
+    for name, value in (change or {}).items():
+        setattr(processor.image_processor, name, value)
     return rlcore.train(
         config, tokenizer=processor, trainer={**options, "optimizer": OPTIMIZER}, **inputs, eval={"show": 0},
         run={"root": str(folder.parent), "name": folder.name, "steps": steps, **run},
@@ -72,3 +75,10 @@ def test_a_trainer_moves_the_encoder_and_resumes_exactly(trainer: str, tmp_path:
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert all(isinstance(image, Image.Image) for images in SEEN for image in images)
     assert bool(SEEN) == ("reward_fn" in RUNS[trainer][1])
+
+
+@pytest.mark.parametrize("change", [{"image_mean": [0.0, 0.0, 0.0]}, {"image_std": [1.0, 1.0, 1.0]}, {"resample": 0}])
+def test_a_run_is_not_resumed_with_another_image_processor(change: dict[str, Any], tmp_path: Path) -> None:
+    train("sft", tmp_path / "run", 1)
+    with pytest.raises(RLCoreError, match="model.tokenizer"):
+        train("sft", tmp_path / "run", 2, change=change, resume="auto")
