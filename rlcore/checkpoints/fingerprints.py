@@ -265,7 +265,7 @@ class _Vocabulary(Protocol):
 
 
 def fingerprint_tokenizer(tokenizer: Any) -> str:
-    """Return a digest of all that decides which tokens a row becomes; of unknown kinds of tokenizers, of their class."""
+    """Return a digest of all that decides which tokens a row becomes; of other tokenizers, of their class."""
     if not isinstance(tokenizer, _Vocabulary):
         return f"{type(tokenizer).__module__}:{type(tokenizer).__qualname__}"
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:  # which tokenizers in Rust have
