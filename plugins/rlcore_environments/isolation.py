@@ -13,8 +13,9 @@ from typing import Any
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
 from rlcore.safe_text import show
+from rlcore_environments.calls import allow_more
 from rlcore_environments.factory import Factory, check_methods, check_tools
-from rlcore_environments.process import Worker
+from rlcore_environments.process import START_S, Worker
 
 
 class Workers:
@@ -25,7 +26,11 @@ class Workers:
         self._lock, self._shared, self._episodes = threading.Lock(), list[Worker](), itertools.count(1)
 
     def get(self) -> tuple[Worker, int]:
-        """Return a process for an episode, and the number of the episode."""
+        """Return a process for an episode, and the number of the episode.
+
+        The time in which a process starts, or in which another call starts it, is no time of the call.
+        """
+        allow_more(START_S + self._timeout_s)
         if self._one_each:
             return Worker(self._given, self._python, self._timeout_s), next(self._episodes)
         with self._lock:

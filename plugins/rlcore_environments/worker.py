@@ -173,11 +173,14 @@ def place_of(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Answer requests until the standard input ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """Answer the requests in the standard input until it ends; the environment has an empty one."""
+    requests, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # so that an environment that reads its standard input reads no requests
+    os.close(nothing)
     os.dup2(2, 1)
     lock = threading.Lock()
-    first = json.loads(sys.stdin.readline())
+    first = json.loads(requests.readline())
     sys.path[:1] = first["path"]  # in place of the folder of this file
 
     def say(answer: dict[str, Any]) -> None:
@@ -203,7 +206,7 @@ def main() -> None:
         except BaseException as error:  # noqa: BLE001  the parent reports it
             say({"id": request["id"], "error": f"{type(error).__name__}: {error}{place_of(error)}"})
 
-    for line in sys.stdin:
+    for line in requests:
         threading.Thread(target=answer, args=(json.loads(line),), daemon=True).start()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -36,6 +37,16 @@ class Dice:
             print("this is no answer")
             sys.stdout.flush()
         return {"messages": "on", "reward": float(len(text)), "done": turn.index == 1, "info": {"pid": os.getpid()}}  # type: ignore[attr-defined]
+
+
+class Asking(Dice):
+    """It reads its standard input, as Python, as a file and in a program of its own."""
+
+    async def step(self, turn: object) -> object:
+        found = [sys.stdin.read(), os.read(0, 100).decode()]
+        program = await asyncio.create_subprocess_exec("cat", stdout=asyncio.subprocess.PIPE)
+        found.append((await program.communicate())[0].decode())
+        return {**await super().step(turn), "info": {"found": found}}  # type: ignore[dict-item]
 
 
 class Stuck(Dice):

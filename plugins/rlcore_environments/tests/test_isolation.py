@@ -220,3 +220,23 @@ def test_the_keys_of_an_info_are_texts_wherever_the_environment_is(isolate: str)
     own = {name: values for name, values in batch.numbers.items() if name.startswith("environment/")}
     assert own == {"environment/1": [2.0], "environment/(1, 2)": [3.0], "environment/None": [4.0]}
     assert list(batch.arguments["info"][0]) == ["1", "(1, 2)", "None", "at", "end"]
+
+
+@pytest.mark.parametrize("isolate", ["process", "episode"])
+def test_an_environment_that_reads_its_standard_input_reads_nothing(isolate: str) -> None:
+    batch = play("isolated_games:Asking", ["a", "b"], ["c", "d"], isolate=isolate)
+    assert batch.failures == ["", ""]
+    assert [info["found"] for info in batch.arguments["info"]] == [["", "", ""]] * 2
+
+
+def test_the_start_of_a_process_is_no_time_of_a_call() -> None:
+    """The import takes 3 s, and a call may take 2; both episodes of the second case wait for one process."""
+    batch = play("slow_to_import:SlowToImport", ["a", "b"], isolate="episode", timeout_s=2.0)
+    assert batch.failures == [""]
+    calls = Calls(2, 2.0)
+    workers = Workers({"reference": "slow_to_import:SlowToImport"}, sys.executable, 2.0, one_each=False)
+    try:
+        pending = [calls.start(lambda: RemoteEnvironment(workers).reset({}, seed=0)) for _ in range(2)]
+        assert [call.result() for call in pending] == ["go", "go"]
+    finally:
+        workers.close()
