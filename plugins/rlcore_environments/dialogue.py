@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore.errors import ConfigError, DataError
 from rlcore.safe_text import shorten
 from rlcore.settings import DataConfig
+from rlcore_environments.append_only import ANSWER, QUESTION, answer, describe_change
 from rlcore_transformers.data.chat import Chat, apply_template, make_chat, render_prompt
 from rlcore_transformers.data.tokens import encode, encode_continuations, special_ids
 
@@ -20,12 +21,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Message = Mapping[str, Any]
-ANSWER = "zqanswerzq"
-"""The stand-in of a turn, a word that no template writes."""
-THOUGHT = "zqthoughtzq"
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 """Roles that stay as they are, also where a tokenizer has them as added words."""
-QUESTION: Message = {"role": "user", "content": "zqquestionzq"}
+ENOUGH = 16
+"""Characters of a text that are tokenised first, for each token for which there is room."""
 
 
 class Dialogue:
@@ -75,19 +74,20 @@ class Dialogue:
         """Return whether a message has the text of a special token."""
         return self._special is not None and any(map(self._special.search, _texts_of(messages)))
 
-    def reply(self, messages: Sequence[Message], *, last: int) -> list[int]:
+    def reply(self, messages: Sequence[Message], *, last: int, most: int | None = None) -> list[int]:
         """Return the tokens between a sampled turn and the policy's next turn.
 
         Args:
             messages: what the environment says.
             last: the last sampled token; if it is the one with which the template ends a turn, it is not repeated.
+            most: tokens for which there is room; of a longer reply, more than these are returned, but not all.
 
         Raises:
             DataError: the template refuses the messages, or a text cannot be tokenised.
         """
         if not self.is_chat:
-            return self._tokens([str(each["content"]) for each in messages], None)
-        ids = self._tokens([], messages)
+            return self._tokens([str(each["content"]) for each in messages], None, most=most)
+        ids = self._tokens([], messages, most=most)
         at = next((k for k, token in enumerate(ids) if token in self._ids), None)
         if at is not None and ids[at] == last and not self._decoded(ids[:at]).strip():
             return ids[at + 1 :]
@@ -102,11 +102,11 @@ class Dialogue:
     def _between(self, messages: Sequence[Message]) -> str:
         """Return the text that the template writes after a turn of the policy, until the policy's next turn."""
         calls = _calls_for(messages)
-        before = [QUESTION, _answer(ANSWER)]
+        before = [QUESTION, answer(ANSWER)]
         if not calls:
             return self._render([*before, *messages], add_generation_prompt=True).partition(ANSWER)[2]
         closing = self._render(before).partition(ANSWER)[2]
-        before = [QUESTION, _answer("", calls)]
+        before = [QUESTION, answer("", calls)]
         ended, asked = self._render(before), self._render([*before, *messages], add_generation_prompt=True)
         if asked.startswith(ended):
             return closing + asked[len(ended) :]
@@ -115,7 +115,14 @@ class Dialogue:
             f"{shorten(asked[:200])} once its result follows, so the result cannot be appended to a sampled turn"
         )
 
-    def _tokens(self, texts: Sequence[str], messages: Sequence[Message] | None, *, begins: bool = False) -> list[int]:
+    def _tokens(
+        self,
+        texts: Sequence[str],
+        messages: Sequence[Message] | None,
+        *,
+        begins: bool = False,
+        most: int | None = None,
+    ) -> list[int]:
         """Return the tokens of plain texts, or of messages in the template; control tokens in them are text."""
         found: list[str] = []
         mark = _unused(str((texts, messages, self.variables, self.data)))
@@ -133,11 +140,13 @@ class Dialogue:
             safe = [_changed({**each, "content": str(each.get("content") or "")}, hidden) for each in messages]
             whole = render_prompt(self.tokenizer, self.chat(safe)) if begins else self._between(safe)
         if not found:
-            return self._encode(whole, begins=begins)
+            return self._encode(whole, begins=begins, most=most)
         pieces = re.split(rf"{mark}(\d+)zq", whole)
-        ids = self._encode(pieces[0], begins=begins)
+        ids = self._encode(pieces[0], begins=begins, most=most)
         for number, piece in zip(pieces[1::2], pieces[2::2], strict=True):
-            ids += self._as_text(found[int(number)]) + self._encode(piece)
+            if most is not None and len(ids) > _clearly_more(most):
+                break
+            ids += self._as_text(found[int(number)]) + self._encode(piece, most=most)
         return ids
 
     def _ending(self, text: str) -> str:
@@ -145,10 +154,20 @@ class Dialogue:
         found = self._special.search(text) if self._special else None
         return found.group() if found else ""
 
-    def _encode(self, text: str, *, begins: bool = False) -> list[int]:
+    def _encode(self, text: str, *, begins: bool = False, most: int | None = None) -> list[int]:
+        """Return the tokens of a text; if there are clearly more than `most`, those of its beginning may do."""
         if not text:
             return []
-        (ids,) = (encode if begins else encode_continuations)(self.tokenizer, [text], lambda _: "data.environment")
+        encoder, size = encode if begins else encode_continuations, len(text)
+        if most is not None:
+            size = ENOUGH * _clearly_more(most)
+        while size < len(text):
+            cut = max(text.rfind(space, size // 2, size) for space in " \n")  # so that words are whole
+            (ids,) = encoder(self.tokenizer, [text[: cut if cut > 0 else size]], lambda _: "data.environment")
+            if len(ids) > _clearly_more(most or 0):
+                return list(ids)
+            size *= 4
+        (ids,) = encoder(self.tokenizer, [text], lambda _: "data.environment")
         return list(ids)
 
     def _as_text(self, special: str) -> list[int]:
@@ -181,33 +200,19 @@ class Dialogue:
         if not self.is_chat or self.keeps_history or roles in self._checked:
             return
         first, last = ([{**each, "content": f"zq{each['role']}zq"} for each in said] for said in (opening, following))
-        thought = f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"
-        for content, drops in ((ANSWER, ""), (thought, " that begins with <think>")):
-            before = [*first, _answer(content)]
-            try:
-                ended = self._render(before)
-                asked = self._render([*before, *last], add_generation_prompt=True)
-                prompt = self._render(first, add_generation_prompt=True)
-            except DataError:  # such as a result without a call; `reply` renders a call with it
-                break
-            end = ended.rfind(content) + len(content)
-            begins = content in ended and ended.startswith(prompt)
-            if not begins or asked[:end] != ended[:end] or self._ending(ended[end:]) != self._ending(asked[end:]):
-                asked = asked if begins else prompt
-                same = next((k for k, (a, b) in enumerate(zip(ended, asked, strict=False)) if a != b), len(asked))
-                begin = max(same - 20, 0)
-                raise ConfigError(
-                    "data.environment: the chat template is not append-only: it renders a turn of the assistant"
-                    f"{drops} as {shorten(ended[begin:])} when it is the last one, and as {shorten(asked[begin:])} "
-                    "once another message follows, so the policy would read its earlier turns in another way than it "
-                    "sampled them. Use another template (model.tokenizer.chat_template), or set "
-                    "data.episodes.history=sampled to keep earlier turns as they were sampled"
-                )
+        if change := describe_change(self._render, self._ending, first, last, _calls_for(last)):
+            raise ConfigError(
+                f"data.environment: the chat template is not append-only: {change}, so the policy would read its "
+                "earlier turns in another way than it sampled them. Use another template "
+                "(model.tokenizer.chat_template), or set data.episodes.history=sampled to keep earlier turns as they "
+                "were sampled"
+            )
         self._checked.add(roles)
 
 
-def _answer(content: str, calls: Sequence[Any] = ()) -> dict[str, Any]:
-    return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {})}
+def _clearly_more(most: int) -> int:
+    """Return a number of tokens after which no more text can bring the whole below `most`, though it join the last."""
+    return 2 * most + 64
 
 
 def _unused(text: str) -> str:

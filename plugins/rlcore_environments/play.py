@@ -199,8 +199,10 @@ class Play:
     def _reply(self, episode: Episode, answer: Answer, text: str) -> None:
         """Append what the environment says, if it can be rendered and the context has room for it and one token."""
         self.dialogue.check(episode.prompt.messages or (), answer.messages)
+        longest = self.policy.max_prompt_length
+        room = max(longest - len(episode.tokens), 0) if longest else None
         try:
-            tokens = self.dialogue.reply(answer.messages, last=episode.tokens[-1])
+            tokens = self.dialogue.reply(answer.messages, last=episode.tokens[-1], most=room)
         except DataError as error:
             episode.fail(str(error))
             return
@@ -210,8 +212,7 @@ class Play:
                 "so they would count as one turn; answer with a text, such as a line break"
             )
             return
-        longest = self.policy.max_prompt_length
-        if longest and len(episode.tokens) + len(tokens) > longest:
+        if room is not None and len(tokens) > room:
             episode.end = CONTEXT
         else:
             episode.add_reply(answer.messages, tokens, text)

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from rlcore.errors import ConfigError
 from rlcore.settings import DataConfig
 from rlcore_environments.dialogue import Dialogue
-from rlcore_transformers.data.tokens import encode
+from rlcore_transformers.data.tokens import encode, encode_continuations
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests" / "rig"), str(ROOT / "tests" / "warm")]
@@ -147,3 +147,85 @@ def test_a_template_that_names_no_tools_does_not_show_them(byte_tokenizer: Any) 
         tokenizer.chat_template = template
         assert Dialogue(tokenizer, DataConfig(), tools=tools).shows_tools() is is_shown
         assert Dialogue(tokenizer, DataConfig()).shows_tools()
+
+
+LATER = {
+    "drops the thinking of turns before the last but one": (
+        "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' and loop.revindex > 4 %}"
+        "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}<|eos|>{% endfor %}"
+    ),
+    "adds a note in the third round": (
+        "{% if messages | length > 5 %}Be brief.{% endif %}"
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|eos|>{% endfor %}"
+    ),
+    "renders only the last eight messages": (
+        "{% for m in messages[-8:] %}[{{ m.role }}]{{ m.content }}<|eos|>{% endfor %}"
+    ),
+    "numbers the rounds": (
+        "{% for m in messages %}{% if m.role != 'assistant' %}({{ loop.index0 // 2 + 1 }}){% endif %}"
+        "[{{ m.role }}]{{ m.content }}<|eos|>{% endfor %}"
+    ),
+}
+NEXT = "{% if add_generation_prompt %}[assistant]{% endif %}"
+CALLS = "{% for c in m.tool_calls or [] %}({{ c.function.name }}){% endfor %}"
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+@pytest.mark.parametrize("name", LATER)
+def test_a_template_that_changes_in_a_later_round_is_refused(byte_tokenizer: Any, name: str, role: str) -> None:  # noqa: F811
+    tokenizer = of_family(byte_tokenizer, JOINT[0])
+    tokenizer.chat_template = LATER[name].replace("<|eos|>", CALLS + "<|eos|>") + NEXT
+    following = [{"role": role, "content": "b"}]
+    with pytest.raises(ConfigError, match=r"not append-only: with \d turns of the assistant"):
+        Dialogue(tokenizer, DataConfig()).check([user("a")], following)
+    Dialogue(tokenizer, DataConfig(), keeps_history=True).check([user("a")], following)
+    tokenizer.chat_template = (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}" + CALLS + "<|eos|>{% endfor %}" + NEXT
+    )
+    Dialogue(tokenizer, DataConfig()).check([user("a")], following)
+
+
+def test_a_template_that_refuses_results_without_calls_is_checked_with_calls(byte_tokenizer: Any) -> None:  # noqa: F811
+    tokenizer = of_family(byte_tokenizer, JOINT[0])
+    refuses = (
+        "{% for m in messages %}{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}"
+        "{{ raise_exception('no call') }}{% endif %}{% endfor %}"
+    )
+    tokenizer.chat_template = refuses + LATER["adds a note in the third round"] + NEXT
+    with pytest.raises(ConfigError, match="with 3 turns of the assistant, it renders 'Be brief"):
+        Dialogue(tokenizer, DataConfig()).check([user("a")], [{"role": "tool", "content": "b"}])
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+def test_a_reply_is_whole_or_longer_than_its_room(byte_tokenizer: Any, llama_tokenizer: Any, is_chat: bool) -> None:  # noqa: F811
+    for tokenizer in (of_family(byte_tokenizer, JOINT[0]), llama_tokenizer):
+        if not is_chat:
+            tokenizer.chat_template = None
+        elif not tokenizer.chat_template:
+            continue
+        dialogue = Dialogue(tokenizer, DataConfig())
+        special = str(tokenizer.eos_token)
+        for text in ("hello there " * 700, "x" * 9000, f"hi {special} you " * 300, special * 300, "a\nb" * 3000):
+            whole = dialogue.reply([user(text)], last=-1)
+            for room in (0, 1, 50, len(whole) - 1, len(whole), len(whole) + 1, 10 * len(whole)):
+                found = dialogue.reply([user(text)], last=-1, most=room)
+                assert found == whole if len(whole) <= room else len(found) > room
+                assert found == whole[: len(found)] or len(found) > room
+
+
+@pytest.mark.parametrize("text", ["word " * 200_000, "x" * 1_000_000, "<|eos|>" * 100_000])
+def test_a_reply_is_tokenised_as_far_as_there_is_room(
+    byte_tokenizer: Any,  # noqa: F811
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded = list[int]()
+
+    def encoding(tokenizer: Any, texts: Any, where: Any) -> Any:
+        encoded.append(sum(map(len, texts)))
+        return encode_continuations(tokenizer, texts, where)
+
+    monkeypatch.setattr("rlcore_environments.dialogue.encode_continuations", encoding)
+    dialogue = Dialogue(of_family(byte_tokenizer, JOINT[0]), DataConfig())
+    assert len(dialogue.reply([user(text)], last=-1, most=100)) > 100
+    assert sum(encoded) < 50_000
