@@ -17,6 +17,7 @@ from rlcore_plan.model_sizes import find_blocks, low_weights, sizes_of
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.reward_models import scoring_pass
 from rlcore_plan.step_memory import Raw, UpdateBytes
+from rlcore_transformers.models.kind import declared
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.start import OPTIONS
 
@@ -67,7 +68,13 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
 def _reads_rows(subject: PlannedRun) -> bool:
     """Return whether processes that divide the model leave it in its files until each reads its rows."""
     options, is_policy = subject.settings.model, isinstance(subject.policy, ModelPolicy)
-    return is_policy and isinstance(options.get("path"), str) and not any(options.get(each) for each in OPTIONS)
+    path, dtype = options.get("path"), options.get("dtype", "float32")
+    if not is_policy or not isinstance(path, str) or any(options.get(each) for each in OPTIONS):
+        return False
+    if dtype in ("float32", "auto"):
+        return True
+    config = declared(path, options.get("revision"))  # weights of other files are converted as they are loaded
+    return config is not None and str(config.dtype) == f"torch.{dtype}"
 
 
 @contextmanager

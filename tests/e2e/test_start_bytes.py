@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 from e2e_processes import run_ranks
-from planned_models import make_folder, ppo_run
+from planned_models import make_folder, ppo_run, sft_run
 from safetensors.torch import load_file
 from test_asked_weights import BLOCK, HEAD, OUTSIDE, WHOLE
 from transformers import AutoModelForCausalLM
 from warm_python import WarmPython
+
+from rlcore_plan.estimate import estimate
 
 CHILD = str(Path(__file__).with_name("e2e_start_bytes.py"))
 REST = 600_000
@@ -44,3 +46,21 @@ def test_a_rank_holds_its_own_rows_of_a_model_at_the_start(warm_python: WarmPyth
         assert rows["peak"] <= parts + OUTSIDE + HEAD + BLOCK + REST
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+
+
+@pytest.mark.slow
+def test_a_model_of_other_files_than_the_run_wants_is_loaded_whole_as_planned(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
+    """The files have 32 bits a weight and the run 16, in which some models keep other weights than in 32."""
+    values = sft_run(make_folder(tmp_path / "start"), "fsdp", 0)
+    values = values | {"model": values["model"] | {"dtype": "bfloat16"}}
+    run = values["run"] | {"root": str(tmp_path), "steps": 1}
+    (tmp_path / "run.json").write_text(json.dumps(values | {"run": run}))
+    done = run_ranks(warm_python, 2, [CHILD, str(tmp_path), str(tmp_path / "run.json"), "rows"])
+    assert done.returncode == 0, done.stderr[-3000:]
+    (planned,) = [each for each in estimate(values, "test", world=2).measured.phases if each.name == "start"]
+    for rank in range(2):
+        counted = json.loads((tmp_path / f"start-{rank}.json").read_text())
+        print(counted, planned)
+        assert planned.peak == pytest.approx(counted["peak"], rel=0.05)
