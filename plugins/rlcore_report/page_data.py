@@ -86,6 +86,7 @@ def _run(run: RunRecord, variant: int) -> dict[str, Any]:
         "notes": [visible(note) for note in run.notes],
         "texts": [{"name": visible(name), "text": visible(text)} for name, text in read_texts(run.folder / "report")],
         "images": [{"name": visible(name), "url": url} for name, url in read_images(run.folder / "images")],
+        "thumbnails": dict(read_images(run.folder / "thumbnails")),  # by the names that prompts have for images
     }
 
 

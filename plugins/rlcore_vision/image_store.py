@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import attrs
 import torch
@@ -44,6 +45,10 @@ class Picture:
     stamp: tuple[int, int] | None = None
 
 
+STORES: WeakSet[ImageStore] = WeakSet()
+"""The images of the runs of this process, by which observers find those that a prompt names."""
+
+
 class ImageStore:
     """The images of a run by their tokens, and their pixel values.
 
@@ -64,6 +69,7 @@ class ImageStore:
         self._known: dict[str, tuple[tuple[int, int] | None, int]] = {}
         self._pixels: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
         self._room = self._free = cache_bytes
+        STORES.add(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ImageStore:
         """Return the store itself: copies of a model see the same images."""
@@ -71,6 +77,9 @@ class ImageStore:
 
     def __len__(self) -> int:
         return len(self._pictures)
+
+    def __contains__(self, token: int) -> bool:
+        return token in self._pictures
 
     def __getitem__(self, token: int) -> Picture:
         """Return the image that a token stands for.
@@ -157,16 +166,26 @@ class ImageStore:
                 self._pixels.move_to_end(token)
                 each.append(self._pixels[token])
                 continue
-            image = open_picture(picture.source, "image", allow_urls=self.allow_urls)
-            if self._digests[token] != _digest(image):
-                raise DataError(
-                    f"image {picture.source!r:.80}: has changed since the run read it; keep the files of images as "
-                    "they are during a run"
-                )
+            image = self.open(token)
             self._pictures[token] = attrs.evolve(picture, stamp=stamp)
             each.append(self._pixels.get(token) or self._keep(token, self._process(image, "image")[1]))
         dim = 1 if each[0]["pixel_values"].dim() == 5 else 0  # [1, parts, channels, height, width]
         return {name: _join([inputs[name] for inputs in each], dim) for name in each[0]}
+
+    def open(self, token: int) -> Image.Image:
+        """Return an image, opened anew.
+
+        Raises:
+            DataError: it cannot be opened any more, or has other pixels than when its row was read.
+        """
+        source = self[token].source
+        image = open_picture(source, "image", allow_urls=self.allow_urls)
+        if self._digests[token] != _digest(image):
+            raise DataError(
+                f"image {source!r:.80}: has changed since the run read it; keep the files of images as they are during "
+                "a run"
+            )
+        return image
 
     def probe(self) -> dict[str, Tensor]:
         """Return the pixel values of an image that is none of the run's."""

@@ -6,9 +6,14 @@ function Scores({ row }) {
   return html`<div class="scores">${Object.entries(row.numbers).map(([name, value]) => html`<span key=${name}>${name} <b>${number(value)}</b></span>`)}
     ${row.ended === false ? html`<span class="cut">truncated</span>` : null}${row.sampling ? html`<span>${row.sampling}</span>` : null}</div>`;
 }
+/** Show the images that a prompt names, as far as the run has small copies of them. */
+function Thumbnails({ row }) {
+  const { thumbnails } = store.data.runs[Math.min(view.at, store.data.runs.length - 1)];
+  const names = [...new Set([...row.prompt.matchAll(/<image:([0-9a-f]{8})>/g)].map(([, name]) => name))].filter((name) => thumbnails[name]);
+  return names.length ? html`<div class="images">${names.map((name) => html`<img key=${name} src=${thumbnails[name]} alt=${`image ${name}`} title=${name} />`)}</div>` : null;
+}
 function Prompt({ row }) {
-  if (!row.messages.length) return html`<div class="prompt"><${Words} text=${row.prompt} /></div>`;
-  return html`<div class="prompt"><${Turns} turns=${row.messages} /></div>`;
+  return html`<div class="prompt"><${Thumbnails} row=${row} />${row.messages.length ? html`<${Turns} turns=${row.messages} />` : html`<${Words} text=${row.prompt} />`}</div>`;
 }
 function Output({ title, row }) {
   const { turns } = row;

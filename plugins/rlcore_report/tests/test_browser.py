@@ -9,6 +9,7 @@ The run of the first picture is that of docs/examples/randomwalks.py, the list i
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from rlcore.safe_text import visible
 from rlcore_report.series import MAX_POINTS
 
 Open = Callable[[str], Any]
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+"""A PNG of one red pixel."""
 
 
 def test_it_shows_the_answer_charts_verdicts_samples_and_options_and_fetches_nothing(
@@ -64,6 +67,22 @@ def test_nothing_is_wider_than_the_window(open_page: Open, tmp_path: Path, width
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (back == "rgb(255, 255, 255)") == (scheme == "light")
+    assert opened.problems == []
+
+
+def test_an_image_that_a_prompt_names_is_shown_beside_it(open_page: Open, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "walks")
+    names = ["4f0c21a9", "5f0c21a9"]  # of the second there is no copy
+    prompt = "".join(f"<image:{name}>" for name in names) + "what colour ?"
+    write_lines(folder / "completions.jsonl", [{"step": 0, "prompt": prompt, "output": "red"}])
+    (folder / "thumbnails").mkdir()
+    pixel = base64.b64decode(PIXEL)
+    (folder / "thumbnails" / f"{names[0]}.png").write_bytes(pixel)
+    opened = open_page(address_of([folder], tmp_path / "page.html"))
+    images = opened.page.locator("#texts .card .prompt img")
+    images.first.wait_for()
+    assert [image.get_attribute("alt") for image in images.all()] == [f"image {names[0]}"]
+    assert images.first.get_attribute("src") == f"data:image/png;base64,{PIXEL}"
     assert opened.problems == []
 
 
