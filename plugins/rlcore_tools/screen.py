@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlcore.loggers.terminal import make_console
 from rlcore.safe_text import shorten, visible
-from rlcore_tools.shown_rows import PreviewRow, Shown, TokenRow
+from rlcore_tools.shown_rows import LengthSummary, PreviewRow, Shown, TokenRow
 
 SCHEMA = 1
 TRAINED, BEGIN, END, BETWEEN = "bold green", "⟦", "⟧", "·"
@@ -35,18 +35,9 @@ def print_json(sources: Sequence[Shown]) -> None:
 
 def render(source: Shown) -> list[Text]:
     """Return the lines of a source: its lengths, what the marks mean, and its rows."""
-    found, share = source.lengths, ""
-    if found.trained:
-        share = f"; {found.trained} of {found.tokens} tokens are trained"
-    context = f"; the model's context has {found.context}" if found.context else ""
+    found = source.lengths
     noun = "row" if found.rows == 1 else "rows"
-    lines = [
-        Text(f"{source.name}: {found.rows} {noun}", style="bold"),
-        Text(
-            f"tokens: {found.shortest} to {found.longest}, median {found.median:g}{context}{share}; "
-            f"truncated: {found.truncated}"
-        ),
-    ]
+    lines = [Text(f"{source.name}: {found.rows} {noun}", style="bold"), Text(lengths_line(found))]
     if found.trained:
         lines.append(
             Text.assemble(
@@ -56,6 +47,17 @@ def render(source: Shown) -> list[Text]:
     for row in source.rows:
         lines += [Text(""), *_row(row)]
     return [*lines, Text("")]
+
+
+def lengths_line(found: LengthSummary) -> str:
+    """Return the lengths of a source in one line."""
+    share = f"; {found.trained} of {found.tokens} tokens are trained" if found.trained else ""
+    context = f"; the model's context has {found.context}" if found.context else ""
+    cut = ", ".join(f"{count} by {limit}" for limit, count in found.cut.items())
+    return (
+        f"tokens: {found.shortest} to {found.longest}, median {found.median:g}, 95 % have at most {found.p95}{context}"
+        f"{share}; truncated: {found.truncated}{f' ({cut})' if cut else ''}"
+    )
 
 
 def _row(row: PreviewRow) -> list[Text]:

@@ -60,15 +60,30 @@ class PreviewRow:
 
 @attrs.frozen
 class LengthSummary:
-    """Lengths of all sequences of a source in tokens; `trained` counts tokens in the loss, `truncated` sequences."""
+    """Lengths of all sequences of a source in tokens.
+
+    Attributes:
+        rows: number of rows.
+        shortest: length of the shortest sequence.
+        median: of the lengths.
+        p95: 95th percentile of the lengths.
+        longest: length of the longest sequence.
+        trained: tokens in the loss.
+        tokens: all tokens.
+        truncated: sequences that are truncated.
+        cut: how many are truncated by which limit, or of prompts have its length, so that they are truncated or fit.
+        context: length of the model's context; 0 if unknown.
+    """
 
     rows: int
     shortest: int
     median: float
+    p95: int
     longest: int
     trained: int
     tokens: int
     truncated: int
+    cut: dict[str, int]
     context: int
 
 
@@ -253,12 +268,23 @@ def _dropped(messages: Sequence[Mapping[str, Any]], text: str) -> list[str]:
 def _lengths(rows: Sequence[Any], data: DataConfig, context: int) -> LengthSummary:
     if rows and isinstance(rows[0], Prompt):
         sizes, trained = [len(row.tokens) for row in rows], 0
-        truncated = sum(size == data.max_prompt_tokens for size in sizes)  # those that just fit included
+        ends, starts = 0, sum(size == data.max_prompt_tokens for size in sizes)  # those that just fit included
+        truncated, start = starts, f"data.max_prompt_tokens = {data.max_prompt_tokens}, or just fit"
     else:
         found = [sample for row in rows for sample in sequences_of(row)]
-        sizes, trained = [len(sample.tokens) for sample in found], sum(sum(sample.action_mask) for sample in found)
+        sizes, trained = (
+            [len(sample.tokens) for sample in found],
+            sum(sample.action_mask.count(True) for sample in found),
+        )
+        ends, starts = (sum(not whole for whole in each) for each in (
+            [sample.ended for sample in found], [sample.has_whole_prompt for sample in found],
+        ))  # fmt: skip
+        start = f"data.max_prompt_tokens = {data.max_prompt_tokens}"
         truncated = sum(not (sample.ended and sample.has_whole_prompt) for sample in found)
-    sizes = sizes or [0]
+    sizes = sorted(sizes) or [0]
+    last = f"data.max_sample_tokens = {data.max_sample_tokens}" if data.max_sample_tokens else "the model's context"
+    cut = {last: ends, start: starts}
     return LengthSummary(
-        len(rows), min(sizes), statistics.median(sizes), max(sizes), trained, sum(sizes), truncated, context
-    )
+        len(rows), sizes[0], statistics.median(sizes), sizes[-(-95 * len(sizes) // 100) - 1], sizes[-1], trained,
+        sum(sizes), truncated, {limit: count for limit, count in cut.items() if count}, context,
+    )  # fmt: skip

@@ -56,7 +56,8 @@ def preview(folder: Path, trainer: str = "sft", *, num_rows: int = 4, **data: An
 
 def test_trained_tokens_are_in_brackets_and_rows_have_their_lengths(folder: Path) -> None:
     said = preview(folder, samples=[["ab", "cd"], "xyz"], max_sample_tokens=4)
-    assert "tokens: 4 to 4, median 4; the model's context has 64; 5 of 8 tokens are trained; truncated: 1" in said
+    lengths = "tokens: 4 to 4, median 4, 95 % have at most 4; the model's context has 64; 5 of 8 tokens are trained"
+    assert f"{lengths}; truncated: 1 (1 by data.max_sample_tokens = 4)" in said
     assert "samples[0]\n2 of 4 tokens trained, truncated\na·b\n⟦c·d⟧\n" in said
     assert "samples[1]\n3 of 4 tokens trained\nx\n⟦y·z·<eos>⟧" in said
 

@@ -1,0 +1,199 @@
+"""Rows to train on that are rows of an evaluation too, but for case and white space."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from rlcore.safe_text import shorten
+from rlcore.types import Prompt, sequences_of
+from rlcore_transformers.data.tokens import decode
+
+WINDOW = 24
+"""Characters at the end of a prompt by which rows are compared first, and tokens that are read for them at least."""
+CHUNK = 10_000
+"""Rows that are compared at a time."""
+SHOWN = 100
+"""Characters of a row that a warning shows."""
+Tokens = Sequence[int]
+
+
+@attrs.frozen
+class Equal:
+    """Rows of one source that are also in another.
+
+    Attributes:
+        rows: number of rows to train on that are equal to an evaluation row.
+        prompts: number of further rows whose prompt alone is that of an evaluation row.
+        of: number of all rows to train on.
+        first: index of the first of them.
+        other: index of the evaluation row that it is equal to.
+        text: its prompt, or all of it where it has none.
+    """
+
+    rows: int
+    prompts: int
+    of: int
+    first: int
+    other: int
+    text: str
+
+
+def find_equal(rows: Sequence[Any], held_out: Sequence[Any], tokenizer: Any) -> Equal | None:
+    """Return which rows to train on are evaluation rows, or have a prompt of one; None if there are none.
+
+    Texts count without special tokens, in lower case, and with one space for any white space. Their ends are compared
+    first, then all of them, and of those that are equal so far the decoded texts. A prompt that all rows have does not
+    count. The memory is that of digests of the evaluation rows and of rows that are equal to them.
+
+    Args:
+        rows: tokenised rows to train on, of any form.
+        held_out: tokenised evaluation rows.
+        tokenizer: the tokenizer, by which they are decoded.
+    """
+    pieces, kept, matched = _Pieces(tokenizer), list[int](), set[str]()
+    ends = pieces.ends(held_out)
+    known = set(ends)
+    for start in range(0, len(rows), CHUNK):
+        keys = pieces.ends(rows[start : start + CHUNK])
+        kept += [start + k for k, key in enumerate(keys) if key in known]
+        matched |= known.intersection(keys)
+    others = [i for i, key in enumerate(ends) if key in matched]
+    own, wholes = pieces.wholes([rows[i] for i in kept]), pieces.wholes([held_out[i] for i in others])
+    shared = set(wholes).intersection(own)
+    kept = [i for i, key in zip(kept, own, strict=True) if key in shared]
+    others = [i for i, key in zip(others, wholes, strict=True) if key in shared]
+    return _compared(rows, kept, held_out, others, tokenizer)
+
+
+def _compared(
+    rows: Sequence[Any], kept: Sequence[int], held_out: Sequence[Any], others: Sequence[int], tokenizer: Any
+) -> Equal | None:
+    """Compare the decoded texts of the rows at some indices."""
+    known_rows: dict[bytes, int] = {}
+    known_prompts: dict[bytes, int] = {}
+    for i, (prompt, whole, _) in _texts(held_out, others, tokenizer):
+        known_rows.setdefault(_digest(whole), i)
+        known_prompts.setdefault(_digest([prompt]), i)
+    same: dict[int, tuple[int, str]] = {}
+    prompts: dict[int, tuple[int, str]] = {}
+    distinct = set[bytes]()
+    for i, (prompt, whole, text) in _texts(rows, kept, tokenizer):
+        distinct.add(_digest([prompt]))
+        if (other := known_rows.get(_digest(whole))) is not None:
+            same[i] = other, text
+        elif prompt and (other := known_prompts.get(_digest([prompt]))) is not None:
+            prompts[i] = other, text
+    if len(distinct) == 1 and len(same) + len(prompts) == len(rows) > 1:
+        prompts = {}
+    for found in (same, prompts):
+        for i, (other, text) in found.items():
+            return Equal(len(same), len(prompts), len(rows), i, other, text)
+    return None
+
+
+def _prompt(row: Any) -> tuple[Tokens, int]:
+    """Return the tokens of a row, and how many of them are its prompt: all if it has none, or one token as one."""
+    if isinstance(row, Prompt):
+        return row.tokens, len(row.tokens)
+    samples = sequences_of(row)
+    if not samples:
+        return (), 0
+    starts = [each.action_mask.index(True) if True in each.action_mask else len(each.tokens) for each in samples]
+    tokens, count = samples[0].tokens, min(starts)
+    return tokens, count if count > 1 else len(tokens)
+
+
+def _sequences(row: Any) -> list[Tokens]:
+    return [row.tokens] if isinstance(row, Prompt) else [each.tokens for each in sequences_of(row)]
+
+
+def _texts(
+    rows: Sequence[Any], indices: Sequence[int], tokenizer: Any
+) -> Iterator[tuple[int, tuple[str, list[str], str]]]:
+    """Yield for some rows the index, the normalised prompt and sequences, and the beginning of the prompt as it is."""
+    for start in range(0, len(indices), CHUNK):
+        parts = [(i, _prompt(rows[i]), _sequences(rows[i])) for i in indices[start : start + CHUNK]]
+        flat = [part for _, (tokens, count), whole in parts for part in (tokens[:count], *whole)]
+        texts = iter(decode(tokenizer, flat, skip_special_tokens=True))
+        for i, _, whole in parts:
+            prompt, *sequences = (next(texts) for _ in range(1 + len(whole)))
+            yield i, (_normalised(prompt), list(map(_normalised, sequences)), shorten(prompt.strip(), SHOWN))
+
+
+def _normalised(text: str) -> str:
+    return " ".join(text.split()).lower()
+
+
+def _digest(texts: Iterable[str]) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        found.update(len(encoded).to_bytes(8, "little") + encoded)
+    return found.digest()
+
+
+class _Pieces:
+    """The text of each token alone, in lower case and without white space; special tokens have none."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def ends(self, rows: Sequence[Any]) -> list[str]:
+        """Return the last characters of the prompt of each row."""
+        prompts = list(map(_prompt, rows))
+        found = self._texts([tokens[max(count - WINDOW, 0) : count] for tokens, count in prompts])
+        for i, (tokens, count) in enumerate(prompts):
+            size = WINDOW
+            while len(found[i]) < WINDOW and size < count:
+                size *= 2
+                (found[i],) = self._texts([tokens[max(count - size, 0) : count]])
+        return [text[-WINDOW:] for text in found]
+
+    def wholes(self, rows: Sequence[Any]) -> list[bytes]:
+        """Return a digest of the prompt of each row."""
+        found: list[bytes] = []
+        for start in range(0, len(rows), CHUNK):
+            prompts = map(_prompt, rows[start : start + CHUNK])
+            found += [_digest([text]) for text in self._texts([tokens[:count] for tokens, count in prompts])]
+        return found
+
+    def _texts(self, rows: Sequence[Tokens]) -> list[str]:
+        seen: set[int] = set()
+        seen.update(*rows)
+        new = sorted(seen - self._known.keys())
+        texts = decode(self._tokenizer, [[token] for token in new], skip_special_tokens=True)
+        self._known |= {token: "".join(text.split()).lower() for token, text in zip(new, texts, strict=True)}
+        piece = self._known.__getitem__
+        return ["".join(map(piece, row)) for row in rows]
+
+
+def warnings_of(
+    rows: Mapping[str, Sequence[Any]], held_out: Mapping[str, Sequence[Any]], tokenizer: Any
+) -> Iterator[str]:
+    """Yield a warning for each source of rows to train on that has rows of an evaluation.
+
+    Args:
+        rows: rows to train on by the name of their option.
+        held_out: evaluation rows by the name of their option.
+        tokenizer: the tokenizer.
+    """
+    for name, each in rows.items():
+        for other, evaluated in held_out.items():
+            found = find_equal(each, evaluated, tokenizer)
+            if found is None:
+                continue
+            counts = [
+                f"{found.rows} of {found.of} rows are rows of {other} too" if found.rows else "",
+                f"{found.prompts} {'more ' if found.rows else f'of {found.of} rows '}have a prompt of {other}"
+                if found.prompts else "",
+            ]  # fmt: skip
+            yield (
+                f"{name}: {', and '.join(filter(None, counts))}, but for case and white space, so that evaluations "
+                f"measure in part what is trained on. The first is {name}[{found.first}], equal to "
+                f"{other}[{found.other}]: {found.text}. Remove such rows from {name}, or evaluate other rows"
+            )
