@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlcore_verifiers.tasks import load_tasks, prompt_of, scored
@@ -20,7 +19,9 @@ class Verifiers:
     max_turns = 1
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.options, self._tasks = dict(options), dict[int, Any]()
+        self.options = dict(options)
+        self._by_index, self._by_key = dict[int, Any](), dict[str, Any]()
+        self._unread: Iterator[Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
@@ -30,27 +31,49 @@ class Verifiers:
         return TaskAnswer(self)
 
     def rows(self, split: str) -> list[dict[str, Any]] | None:
-        """Return the rows of a split, each with the index of a task: first those of `eval`, then those of `train`.
+        """Return the rows of a split: the first tasks are those of `eval`, and the next ones those of `train`.
+
+        Tasks to train on with the prompt of one to evaluate on are left out.
 
         Raises:
             ValueError: the taskset has no task to train on.
         """
-        first, last = 0, self.options["eval_rows"]
+        count = self.options["eval_rows"]
+        while len(self._by_key) < count + self.options["train_rows"] and self._read():
+            pass
+        found = list(self._by_key.values())
+        held_out, rest = found[:count], found[count : count + self.options["train_rows"]]
         if split == "train":
-            first, last = last, last + self.options["train_rows"]
-        found = list(itertools.islice(load_tasks(self.options), first, last))
-        self._tasks |= {task.data.idx: task for task in found}
-        if split == "train" and not found:
-            raise ValueError(f"the taskset {self.options['taskset']!r} has {first} tasks or fewer; lower eval_rows")
-        return [{"task": task.data.idx} for task in found] or None
+            seen = {_question(task) for task in held_out}
+            if not rest:
+                raise ValueError(f"the taskset {self.options['taskset']!r} has {count} tasks or fewer; lower eval_rows")
+            if not (rest := [task for task in rest if _question(task) not in seen]):
+                raise ValueError("every task to train on has the prompt of one to evaluate on; lower eval_rows")
+        return [{"task": each.data.idx, "key": each.key} for each in (rest if split == "train" else held_out)] or None
 
-    def task(self, index: int) -> Any:
-        """Return a task by its index."""
-        if index not in self._tasks:
-            self._tasks |= {
-                task.data.idx: task for task in itertools.islice(load_tasks(self.options), index, index + 1)
-            }
-        return self._tasks[index]
+    def task(self, row: Mapping[str, Any]) -> Any:
+        """Return the task with the row's `key`, or else with its index, wherever the taskset has it.
+
+        Raises:
+            LookupError: there is none.
+        """
+        by, value = (self._by_key, row["key"]) if row.get("key") else (self._by_index, int(row["task"]))
+        while value not in by and self._read():
+            pass
+        if value not in by:
+            raise LookupError(
+                f"the taskset {self.options['taskset']!r} has no task with the {'key' if row.get('key') else 'index'} "
+                f"{value!r}; if it returns other tasks each time it is loaded, give its shuffle a seed"
+            )
+        return by[value]
+
+    def _read(self) -> bool:
+        """Read another task, and return whether there was one."""
+        if self._unread is None:
+            self._unread = iter(load_tasks(self.options))
+        if (task := next(self._unread, None)) is not None:
+            self._by_index[task.data.idx] = self._by_key[task.key] = task
+        return task is not None
 
 
 class TaskAnswer:
@@ -66,7 +89,7 @@ class TaskAnswer:
 
     async def reset(self, row: Mapping[str, Any], *, seed: int) -> list[dict[str, Any]]:  # noqa: ARG002  a task has none
         """Return the task's system prompt and prompt."""
-        self._task = self._factory.task(int(row["task"]))
+        self._task = self._factory.task(row)
         return [{"role": each.role, "content": _text(each)} for each in prompt_of(self._task.data)]
 
     async def step(self, turn: Any) -> dict[str, Any]:
@@ -78,6 +101,10 @@ class TaskAnswer:
         info = {name: float(value) for name, value in trace.metrics.items() if value is not None}
         info["success"] = trace.reward >= self._factory.options["success_reward"]
         return {"reward": rewards, "done": True, "info": info}
+
+
+def _question(task: Any) -> str:
+    return repr([(each.role, each.content) for each in prompt_of(task.data)])
 
 
 def _text(message: Any) -> str:

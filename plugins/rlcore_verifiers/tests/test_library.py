@@ -57,9 +57,40 @@ def test_rewards_and_metrics_are_those_of_the_task(remote: Any) -> None:
 
 def test_rows_of_the_two_splits_share_no_task(remote: Any) -> None:
     factory = remote(options={"count": 6}, eval_rows=2)
-    assert factory.own_rows("eval") == [{"task": 0}, {"task": 1}]
-    assert factory.own_rows("train") == [{"task": 2}, {"task": 3}, {"task": 4}, {"task": 5}]
+    assert indices(factory, "eval") == [0, 1]
+    assert indices(factory, "train") == [2, 3, 4, 5]
     assert remote(eval_rows=0, train_rows=1).own_rows("eval") is None
+
+
+def indices(factory: Any, split: str) -> list[int]:
+    return [row["task"] for row in factory.own_rows(split)]
+
+
+@pytest.mark.parametrize(
+    ("view", "held_out", "train"), [("reversed", [11, 10], [9, 8, 7]), ("even", [0, 2], [4, 6, 8])]
+)
+def test_rows_find_their_tasks_in_a_taskset_that_is_shuffled_or_filtered(
+    remote: Any, view: str, held_out: list[int], train: list[int]
+) -> None:
+    options = {"options": {"view": view}, "eval_rows": 2, "train_rows": 3}
+    factory, again = remote(**options), remote(**options, timeout_s=61.0)  # a process that has returned no rows
+    assert (indices(factory, "eval"), indices(factory, "train")) == (held_out, train)
+    for row in [*factory.own_rows("train"), {"task": 8}]:
+        answer = again.make()
+        assert answer.reset(row, seed=0)[0]["content"] == f"{row['task']} plus {row['task']} is"
+        assert answer.step(Turn(str(2 * row["task"]), 0))["reward"] == {"exact": 2.0}
+
+
+def test_tasks_with_the_prompt_of_one_to_evaluate_on_are_not_trained_on(remote: Any) -> None:
+    assert indices(remote(options={"modulus": 5}, eval_rows=2), "train") == [2, 3, 4, 7, 8, 9]  # 12 tasks
+    with pytest.raises(RemoteError, match="every task to train on has the prompt of one to evaluate on; lower eval_r"):
+        remote(options={"modulus": 5}, eval_rows=5).own_rows("train")
+
+
+@pytest.mark.parametrize(("row", "named"), [({"task": 0, "key": "f" * 64}, "key 'ffff"), ({"task": 12}, "index 12")])
+def test_a_task_that_the_taskset_does_not_return_again_is_a_failure(remote: Any, row: Any, named: str) -> None:
+    with pytest.raises(RemoteError, match=f"has no task with the {named}.*; .* give its shuffle a seed"):
+        remote().make().reset(row, seed=0)
 
 
 def test_answers_in_turns_are_the_same_as_one_after_the_other(remote: Any) -> None:

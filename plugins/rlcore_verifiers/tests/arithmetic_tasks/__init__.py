@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import verifiers.v1 as vf
 
@@ -26,11 +26,18 @@ class SumTask(vf.Task[SumData]):
 class SumsConfig(vf.TasksetConfig):
     count: int = 12
     system: str | None = None
+    modulus: int = 1000
+    view: str = ""
 
 
 class Sums(vf.Taskset[SumTask, SumsConfig]):
+    def __iter__(self) -> Iterator[SumTask]:
+        if self.config.view == "reversed":
+            return iter(list(super().__iter__())[::-1])
+        return (task for task in super().__iter__() if self.config.view != "even" or task.data.answer % 4 == 0)
+
     def load(self) -> Iterable[SumTask]:
-        for i in range(self.config.count):
+        for i in (place % self.config.modulus for place in range(self.config.count)):
             yield SumTask(
                 SumData(prompt=f"{i} plus {i} is", answer=2 * i, system_prompt=self.config.system), self.config.task
             )
