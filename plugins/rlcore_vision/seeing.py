@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -20,27 +21,35 @@ class ReadImages:
     """A hook before a model's forward pass that turns the tokens of images into image features.
 
     The features of an image are computed once in each pass, however many rows show it. Passes without images are left
-    as they are.
+    as they are, unless several processes train the model: since these need a gradient of every parameter, the features
+    of a gray image are added there with a factor of 0.
     """
 
     def __init__(self, images: ImageStore) -> None:
         self.images = images
+        self.is_alone = not dist.is_initialized() or dist.get_world_size() == 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReadImages:
         """Return the hook itself: it keeps no state of a model."""
         return self
 
     def __call__(self, model: PreTrainedModel, args: Any, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-        """Return the model's inputs with `inputs_embeds` in place of `input_ids`; None if there are no images."""
+        """Return the model's inputs with `inputs_embeds` in place of `input_ids`; None to leave them as they are."""
         tokens = inputs.get("input_ids")
-        if not isinstance(tokens, Tensor) or not (seen := tokens >= FIRST).any():
+        if not isinstance(tokens, Tensor):
+            return None
+        seen = tokens >= FIRST
+        if not (has_images := bool(seen.any())) and (self.is_alone or not torch.is_grad_enabled()):
             return None
         changed = {name: value for name, value in inputs.items() if name != "input_ids"}
         shown = split_images(tokens, seen, self.images)
         plain = tokens.masked_fill(seen, 0)
         embedded = model.get_input_embeddings()(plain)
-        features = self._features(model, shown, embedded)
-        changed["inputs_embeds"] = embedded.masked_scatter(seen[..., None], features)
+        if has_images:
+            changed["inputs_embeds"] = embedded.masked_scatter(seen[..., None], self._features(model, shown, embedded))
+        else:
+            features = torch.cat(list(self._encode(model, self.images.probe(), embedded)))
+            changed["inputs_embeds"] = embedded + 0 * features.sum().to(embedded.dtype)
         if (positions := self.positions(model, tokens, inputs.get("attention_mask"))) is not None:
             changed["position_ids"] = positions[0]
         if "token_type_ids" in inspect.signature(model.forward).parameters:  # tokens of an image attend to one another
@@ -50,10 +59,7 @@ class ReadImages:
     def _features(self, model: PreTrainedModel, shown: Sequence[int], like: Tensor) -> Tensor:
         """Return the features of images one after another, float[N, H]."""
         distinct = list(dict.fromkeys(shown))
-        pixels = {name: array.to(like.device) for name, array in self.images.pixels(distinct).items()}
-        encoder: Any = model
-        pooled = encoder.get_image_features(**pixels, return_dict=True).pooler_output
-        each = [features.reshape(-1, like.shape[-1]) for features in pooled]
+        each = self._encode(model, self.images.pixels(distinct), like)
         sizes = [self.images[token].num_tokens for token in distinct]
         if len(each) != len(distinct):
             each = list(torch.cat(each).split(sizes)) if sum(map(len, each)) == sum(sizes) else each
@@ -64,6 +70,13 @@ class ReadImages:
             )
         by_token = dict(zip(distinct, each, strict=True))
         return torch.cat([by_token[token] for token in shown]).to(like.dtype)
+
+    @staticmethod
+    def _encode(model: PreTrainedModel, pixels: Mapping[str, Tensor], like: Tensor) -> list[Tensor]:
+        encoder: Any = model
+        inputs = {name: array.to(like.device) for name, array in pixels.items()}
+        pooled = encoder.get_image_features(**inputs, return_dict=True).pooler_output
+        return [features.reshape(-1, like.shape[-1]) for features in pooled]
 
     def positions(self, model: PreTrainedModel, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """Return the positions of a model that gives images a height and a width, else None.

@@ -19,6 +19,7 @@ from rlcore_transformers.sampling.sampler import sample
 from rlcore_vision.image_store import FIRST
 from rlcore_vision.model import build_vision_language
 from rlcore_vision.options import VisionLanguageConfig
+from rlcore_vision.seeing import ReadImages
 from rlcore_vision.tiny_families import FAMILIES
 
 families = pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -230,6 +231,29 @@ def test_a_model_without_a_processor_says_what_to_pass() -> None:
     config, _ = FAMILIES["llava"]()
     with pytest.raises(ModelError, match="pass tokenizer=, the processor"):
         build_vision_language(config, VisionLanguageConfig())
+
+
+@families
+def test_beside_other_processes_a_batch_without_images_gives_every_parameter_a_gradient_of_the_same_value(
+    family: str,
+) -> None:
+    gradients = []
+    for is_alone in (True, False):
+        policy, _ = policy_of(family)
+        (reader,) = (hook for hook in policy.model._forward_pre_hooks.values() if isinstance(hook, ReadImages))
+        reader.is_alone = is_alone
+        batch = answered(policy, prompts_of(policy, ["red", "yes no in this ?"]))
+        scored = policy.score(batch).logprobs
+        scored.sum().backward()
+        gradients.append(
+            {name: weight.grad for name, weight in policy.model.named_parameters() if weight.requires_grad}
+        )
+        gradients[-1]["scored"] = scored.detach()
+    alone, beside = gradients
+    assert any(each is None for each in alone.values())
+    for name, gradient in beside.items():
+        expected = torch.zeros_like(gradient) if alone[name] is None else alone[name]
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-6)
 
 
 @families

@@ -1,0 +1,20 @@
+"""Two processes learn as one, also where one of them has a batch without images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+def test_two_processes_of_which_one_has_no_image_learn_as_one(family: str, tmp_path: Path) -> None:
+    arguments = {"folder": str(tmp_path / "one"), "family": family}
+    one = call_in_new_process("vision_ranks:trained", arguments, what="one")
+    two = call_on_two_ranks("vision_ranks:trained", arguments | {"folder": str(tmp_path / "two")}, what="two")
+    assert one.keys() == two.keys()
+    for name, expected in one.items():
+        assert two[name] == pytest.approx(expected, abs=1e-4), name
