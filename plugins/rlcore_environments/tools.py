@@ -37,6 +37,7 @@ class Tools:
             hints or docstring for its schema.
     """
 
+    gives_rewards = False
     example_turns = ('<tool_call>{"name": "unknown", "arguments": {}}</tool_call>', "<tool_call>{</tool_call>", "42")
 
     def __init__(self, options: ToolOptions) -> None:
