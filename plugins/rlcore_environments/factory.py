@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from rlcore.errors import ConfigError
 from rlcore.protocols import Environment
 from rlcore.safe_text import show
 from rlcore_environments.answers import BadAnswer
-from rlcore_environments.worker import describe_misfit, wrong_methods
+from rlcore_environments.worker import STATED, describe_misfit, wrong_methods, wrong_rows
 
 FORMS = (
     "an environment is a class with reset(row, *, seed) and step(turn), a function that returns an object with these "
@@ -41,6 +42,7 @@ class Factory:
         max_turns: most turns of the policy; 0 if the author states none.
         concurrency: most calls at a time; 0 if the author states none.
         replayable: whether the same row, seed and turns have the same answers.
+        gives_rewards: whether any step has a reward; else a run needs a reward function.
         own_rows: returns the rows of a split, None if there are none.
         reward_names: rewards that are metrics of every episode.
         example_turns: texts with which episodes get somewhere, for previews and laws.
@@ -54,6 +56,7 @@ class Factory:
     max_turns: int = 0
     concurrency: int = 0
     replayable: bool = True
+    gives_rewards: bool = True
     own_rows: Callable[[str], Any] | None = None
     example_turns: Sequence[str] = ()
     reward_names: Sequence[str] = ()
@@ -90,28 +93,49 @@ def factory_of(given: Any) -> Factory:
         source = given()
         make = source.make
     _check_arguments(make, given)
+    name = getattr(given, "__name__", type(given).__name__)
     if isinstance(make, type):
         check_methods(make.__name__, wrong_methods(make))
+    check_methods(name, wrong_rows(source), "")
     tools = list(getattr(source, "tools", None) or ())
     check_tools(tools)
     return Factory(
-        name=getattr(given, "__name__", type(given).__name__),
+        name=name,
         make=make,
         tools=tools,
-        max_turns=int(getattr(source, "max_turns", 0) or 0),
-        concurrency=int(getattr(source, "concurrency", 0) or 0),
-        replayable=bool(getattr(source, "replayable", True)),
         own_rows=getattr(source, "rows", None),
-        example_turns=tuple(getattr(source, "example_turns", ())),
-        reward_names=_names(getattr(source, "reward_names", ()), given),
         shutdown=getattr(source, "shutdown", None),
+        **stated({each: getattr(source, each, default) for each, default in STATED.items()}, name),
     )
 
 
-def _names(names: Any, given: Any) -> tuple[str, ...]:
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        raise ConfigError(f"environment = {show(given)}: reward_names = {show(names)}: must be a list of names")
-    return tuple(names)
+def stated(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what the author of an environment states about it (`STATED`), checked.
+
+    Raises:
+        ConfigError: an attribute has another type.
+    """
+    for count in ("max_turns", "concurrency"):
+        value = 0 if given[count] is None else given[count]
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+            raise ConfigError(
+                f"environment = {name}: {count} = {show(value)} ({type(value).__name__}): must be a whole number, at "
+                "least 1, or 0 for no limit of the environment's own"
+            )
+    for flag in ("replayable", "gives_rewards"):
+        if not isinstance(given[flag], bool):
+            raise ConfigError(f"environment = {name}: {flag} = {show(given[flag])}: must be True or False")
+    for texts, what in (("reward_names", "names"), ("example_turns", "texts")):
+        value = given[texts]
+        if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each for each in value):
+            raise ConfigError(f"environment = {name}: {texts} = {show(value)}: must be a list of {what}")
+    counts = {count: int(given[count] or 0) for count in ("max_turns", "concurrency")}
+    return {
+        **given,
+        **counts,
+        "reward_names": tuple(given["reward_names"]),
+        "example_turns": tuple(given["example_turns"]),
+    }
 
 
 def check_tools(tools: Sequence[Any]) -> None:
@@ -133,14 +157,14 @@ def check_tools(tools: Sequence[Any]) -> None:
         names.append(name)
 
 
-def check_methods(name: str, wrong: str) -> None:
-    """Check what `wrong_methods` found of a class.
+def check_methods(name: str, wrong: str, remedy: str = "; give the method these parameters") -> None:
+    """Check what `wrong_methods` or `wrong_rows` found of a class.
 
     Raises:
         ConfigError: it found something.
     """
     if wrong:
-        raise ConfigError(f"environment = {name}: has {wrong}; give the method these parameters")
+        raise ConfigError(f"environment = {name}: has {wrong}{remedy}")
 
 
 def check_environment(made: Any, factory: Factory) -> Environment:

@@ -14,8 +14,9 @@ from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
 from rlcore.safe_text import show
 from rlcore_environments.calls import allow_more
-from rlcore_environments.factory import Factory, check_methods, check_tools
+from rlcore_environments.factory import Factory, check_methods, check_tools, stated
 from rlcore_environments.process import START_S, Worker
+from rlcore_environments.worker import STATED
 
 
 class Workers:
@@ -98,6 +99,7 @@ def isolated_factory(environment: Any, python: str | None, *, one_each: bool, ti
     about = worker.call("describe")
     check_tools(about["tools"])
     check_methods(about["name"], about["wrong"])
+    check_methods(about["name"], about["wrong_rows"], "")
 
     def rows(split: str) -> Any:
         return workers.get()[0].call("rows", split=split)
@@ -111,9 +113,8 @@ def isolated_factory(environment: Any, python: str | None, *, one_each: bool, ti
         rows_of = rows if about["has_rows"] else None
     return Factory(
         name=about["name"], make=lambda: RemoteEnvironment(workers), tools=about["tools"],
-        max_turns=about["max_turns"], concurrency=about["concurrency"], replayable=about["replayable"],
-        own_rows=rows_of, example_turns=about["example_turns"], reward_names=about["reward_names"], shutdown=shutdown,
-        source=about["source"],
+        own_rows=rows_of, shutdown=shutdown, source=about["source"],
+        **stated({each: about[each] for each in STATED}, about["name"]),
     )  # fmt: skip
 
 

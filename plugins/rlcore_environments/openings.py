@@ -62,7 +62,7 @@ class Openings:
             except CallTooLate as error:
                 raise DataError(f"{where}: reset {error}") from None
             except RemoteError as error:
-                raise DataError(f"{where}: reset raised {error}") from None
+                raise DataError(f"{where}: reset raised {error}; the row is {shorten(dict(row))}") from None
             except Exception as error:
                 raise DataError(
                     f"{where}: reset raised {describe_error(error)}{place_of(error)}; the row is {shorten(dict(row))}"

@@ -10,13 +10,14 @@ import attrs
 
 from rlcore.components import describe_error
 from rlcore.config import evolve, structure, unstructure
-from rlcore.errors import DataError, RLCoreError
+from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.logging import get_logger
+from rlcore.plugins.registry import all_registries
 from rlcore.protocols import PromptPipeline, Sampler
 from rlcore.sampling import derive_seeds
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.types import Prompt, Sample
-from rlcore_environments.calls import Calls
+from rlcore_environments.calls import Calls, finished
 from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.example import MOST, ExampleTurns, stand_in, to_sample
@@ -35,7 +36,7 @@ from rlcore_environments.rows import (
     own_columns,
 )
 from rlcore_environments.sampler import EpisodeSampler, Given
-from rlcore_environments.worker import place_of
+from rlcore_environments.worker import BadRows, place_of, read_rows
 from rlcore_transformers.data.rows import load_rows
 from rlcore_transformers.data.tokens import missing_opening, opening_tokens
 
@@ -75,10 +76,11 @@ class Player:
         if self.factory.own_rows is None:
             return None
         try:
-            found = self.factory.own_rows(split)
-            rows = None if found is None else [dict(row) for row in found]
+            rows = read_rows(self.factory.own_rows, split, finished)
         except RLCoreError:
             raise
+        except BadRows as error:
+            raise DataError(f"data.environment '{self.factory.name}': {error}") from None
         except Exception as error:  # an environment's own code may raise anything
             raise DataError(
                 f"data.environment '{self.factory.name}': rows({split!r}) raised "
@@ -89,7 +91,7 @@ class Player:
                 f"data.environment '{self.factory.name}': rows('train') returned no rows, so there is nothing to play; "
                 "return a row for each episode of a pass, or None and give prompts"
             )
-        return rows
+        return rows or None
 
     def dialogue(self, tokenizer: Any) -> Dialogue:
         """Return what renders the environment's messages for a tokenizer."""
@@ -242,10 +244,27 @@ class Player:
         return Prompt(prompt.text, tokens, columns, prompt.messages)
 
     def sampler(self, sampler: Sampler) -> Sampler:
-        """Return the sampler of episodes."""
+        """Return the sampler of episodes.
+
+        Raises:
+            ConfigError: nothing gives a reward, and the trainer needs one.
+        """
         found: Any = EpisodeSampler(sampler, self.factory, self.options, self.dialogue, self._given_with)
+        found.is_rewarded_alone = self._is_rewarded_alone()
+        if found.is_rewarded_alone and not self.factory.gives_rewards:
+            raise ConfigError(
+                f"data.environment = '{self.factory.name}': gives no rewards, and there is no reward function, so all "
+                f"episodes would have the reward 0, from which the trainer '{self.config.trainer['name']}' learns "
+                "nothing; give a reward function (data.reward_fn)"
+            )
         found.curriculum = self.curriculum
         return found  # type: ignore[no-any-return]
+
+    def _is_rewarded_alone(self) -> bool:
+        """Return whether the trainer learns from rewards, and those of the environment are the only ones."""
+        trainer, known = str(self.config.trainer.get("name")), all_registries().trainers
+        needs: Sequence[str] = known.get(trainer).target().needs if trainer in known else ()
+        return "reward_fn" in needs and self.config.data.reward_fn in (None, "environment")
 
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""

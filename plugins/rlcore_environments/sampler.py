@@ -17,6 +17,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from rlcore.logging import get_logger
 from rlcore.protocols import Policy, RunView, Sampler
 from rlcore.ranks import Ranks
 from rlcore.sampling import derive_seeds, draw_seeds, takes
@@ -32,6 +33,7 @@ from rlcore_environments.failures import EpisodesFailed, Failures
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.play import Play
 
+log = get_logger("environments")
 __all__ = ["EpisodeSampler", "EpisodesFailed", "Given"]
 REFILL = 2**20
 """Position, among the seeds derived from that of a row, of the first episode that replaces a failed one."""
@@ -71,6 +73,9 @@ class EpisodeSampler:
         options: the section `data.episodes`.
         make_dialogue: returns what renders messages for a tokenizer.
         given: returns what the environment received when a prompt was read.
+
+    Attributes:
+        is_rewarded_alone: whether the environment's rewards are the only ones, and none has been looked for yet.
     """
 
     def __init__(
@@ -89,6 +94,8 @@ class EpisodeSampler:
             self.renew_weights = sampler.renew_weights
         self.max_turns = options.max_turns or factory.max_turns or 16
         self.curriculum: Curriculum | None = None
+        self.is_rewarded_alone = False
+        self._has_reward: bool | None = None  # None until an episode was played
         self._failures = Failures(factory.name, options.max_failed)
         # the metrics so far that count 0 in an episode without them
         self._counted = dict.fromkeys(f"environment/{name}" for name in factory.reward_names)
@@ -131,6 +138,9 @@ class EpisodeSampler:
         finally:
             loop.close(episodes)
         self._failures.note(episodes)
+        played = [episode for episode in episodes if episode.end != FAILED]
+        if played:
+            self._has_reward = bool(self._has_reward) or any(e.by_name or any(e.rewards) for e in played)
         if not any(episode.columns for episode in episodes):  # what the sampler returns is known from none of them
             empty = self.inner(policy, [], sampling, **loop.given([]))
             columns = {name: array for name, array in empty.columns.items() if array.shape == empty.mask.shape}
@@ -182,6 +192,20 @@ class EpisodeSampler:
                 known.add(self._counted, failed_ones)
         self._batches = []
         self._failures.check(ranks)
+        if self.is_rewarded_alone:
+            self._check_rewards(ranks)
+
+    def _check_rewards(self, ranks: Ranks) -> None:
+        """Warn once if none of the first episodes has a reward, though no reward function gives another one."""
+        found = [each for each in ranks.gather([self._has_reward]) if each is not None]
+        self.is_rewarded_alone = not found  # look again after the next round if no episode was played
+        if found and not any(found) and ranks.is_main:
+            log.warning(
+                "no episode of the first round had a reward: the environment gave 0 everywhere, and there is no reward "
+                "function. If it never gives rewards, give a reward function (data.reward_fn); if the policy has not "
+                "yet earned one, nothing is learned until it does",
+                environment=self.factory.name,
+            )  # fmt: skip
 
 
 def _signature(sampler: Sampler) -> inspect.Signature:

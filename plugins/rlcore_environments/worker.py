@@ -31,6 +31,17 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
 """How the methods of an environment are called: for messages, and the arguments."""
 
 
+STATED: dict[str, Any] = {
+    "max_turns": 0, "concurrency": 0, "replayable": True, "gives_rewards": True, "example_turns": (),
+    "reward_names": (),
+}  # fmt: skip
+"""Attributes with which an environment's author states something about it, and their defaults."""
+
+
+class BadRows(Exception):
+    """A method `rows` returned something else than rows."""
+
+
 class RemoteTurn:
     """What the policy wrote; the attributes are those of `rlcore.protocols.Turn`."""
 
@@ -58,19 +69,15 @@ class Server:
         if method == "describe":
             return {
                 "tools": list(getattr(self.source, "tools", None) or ()),
-                "max_turns": int(getattr(self.source, "max_turns", 0) or 0),
-                "concurrency": int(getattr(self.source, "concurrency", 0) or 0),
-                "replayable": bool(getattr(self.source, "replayable", True)),
-                "example_turns": list(getattr(self.source, "example_turns", ())),
-                "reward_names": list(getattr(self.source, "reward_names", ())),
+                **{name: getattr(self.source, name, default) for name, default in STATED.items()},
                 "source": _fingerprint(self.source),
                 "wrong": wrong_methods(self.make) if isinstance(self.make, type) else "",
-                "has_rows": callable(getattr(self.source, "rows", None)),
+                "has_rows": getattr(self.source, "rows", None) is not None,
+                "wrong_rows": wrong_rows(self.source),
                 "name": getattr(self.source, "__name__", type(self.source).__name__),
             }
         if method == "rows":
-            rows = self._finished(self.source.rows(arguments["split"]))
-            return None if rows is None else [dict(row) for row in rows]
+            return read_rows(self.source.rows, arguments["split"], self._finished)
         if method == "reset":
             made = self.environments[episode] = self.make()
             if misfit := describe_misfit(made):
@@ -160,6 +167,67 @@ def wrong_methods(made: Any) -> str:
             plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
             return f"a method {name}{inspect.Signature(plain)}, and it is called as {form} ({error})"
     return ""
+
+
+def wrong_rows(source: Any) -> str:
+    """Return what is wrong with the attribute `rows` of an environment; empty if it can be called with a split."""
+    rows = getattr(source, "rows", None)
+    if rows is None:
+        return ""
+    if not callable(rows):
+        return (
+            f"rows = {rows!r:.60} ({type(rows).__name__}), which is no method; write a static method rows(split) that "
+            "returns the rows to train on for 'train', and those to evaluate on, or None, for 'eval'"
+        )
+    try:
+        signature = inspect.signature(rows)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind("train")
+    except TypeError as error:
+        plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+        of_class = " on the class, before there is an object" if isinstance(source, type) else ""
+        return (
+            f"a method rows{inspect.Signature(plain)}, and it is called as rows(split){of_class} ({error}); make it a "
+            "static method with this one parameter"
+        )
+    return ""
+
+
+def read_rows(rows: Any, split: str, finish: Any) -> list[dict[str, Any]] | None:
+    """Return the rows of a split as mappings; None if there are none.
+
+    Args:
+        rows: the method `rows`, plain or a coroutine; it returns or yields rows.
+        split: `train` or `eval`.
+        finish: returns the result of a coroutine, and other values as they are.
+
+    Raises:
+        BadRows: it returned something else.
+    """
+    found = rows(split)
+    found = finish(_collect(found) if inspect.isasyncgen(found) else found)
+    if found is None:
+        return None
+    if isinstance(found, (str, bytes, dict)) or not hasattr(found, "__iter__"):
+        raise BadRows(
+            f"rows({split!r}) returned {found!r:.80} ({type(found).__name__}), which is no list of rows; return one "
+            "mapping for each episode of a pass, such as [{'level': 1}, {'level': 2}]"
+        )
+    read = []
+    for i, row in enumerate(found):
+        if not hasattr(row, "keys"):
+            raise BadRows(
+                f"rows({split!r})[{i}] is {row!r:.80} ({type(row).__name__}), which is no mapping of names to values, "
+                "such as {'level': 1}"
+            )
+        read.append(dict(row))
+    return read
+
+
+async def _collect(rows: Any) -> list[Any]:
+    return [row async for row in rows]
 
 
 def place_of(error: BaseException) -> str:

@@ -82,8 +82,9 @@ class EnvironmentFactory(Protocol):
 
     Optional attributes, of a class as well: `tools` (JSON schemas, which the chat template renders), `max_turns`,
     `concurrency` (most calls at a time), `replayable` (false if the same turns may have other answers), `reward_names`
-    (rewards that are metrics of every episode, 0 where they are not given), and the methods
-    `rows(split)`, which returns the rows of `train` or `eval` if the user gives no prompts, and `shutdown()`.
+    (rewards that are metrics of every episode, 0 where they are not given), `gives_rewards` (false if all rewards are
+    those of reward functions), and the methods `rows(split)`, which returns the rows of `train` or `eval` that the user
+    does not give, and `shutdown()`.
     """
 
     def make(self) -> Environment:

@@ -90,15 +90,13 @@ def open_player(choice: Choice | None, inputs: Inputs, config: TrainConfig) -> E
 
 
 def with_rows(inputs: Inputs, player: EpisodePlayer) -> Inputs:
-    """Return the inputs with the rows of the environment if the user gave no prompts.
+    """Return the inputs with the rows of the environment where the user gave no prompts, or none to evaluate on.
 
     Raises:
-        InputsError: the environment has no rows of its own.
+        InputsError: there are no prompts, and the environment has no rows of its own.
     """
     inputs = attrs.evolve(inputs, reward_fn=reward_forms(inputs))
-    if inputs.prompts is not None:
-        return inputs
-    rows = player.rows("train")
+    rows = player.rows("train") if inputs.prompts is None else inputs.prompts
     if rows is None:
         raise InputsError(
             f"{OPTION}: the environment has no rows of its own, so give prompts: rows that its reset(row, seed=...) "

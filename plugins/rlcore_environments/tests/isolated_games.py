@@ -49,6 +49,14 @@ class Asking(Dice):
         return {**await super().step(turn), "info": {"found": found}}  # type: ignore[dict-item]
 
 
+class Overstated(Dice):
+    max_turns = "3"  # type: ignore[assignment]
+
+
+class Listed(Dice):
+    rows = [{"seed": 1}]  # type: ignore[assignment]  # noqa: RUF012
+
+
 class Stuck(Dice):
     """It stops its process, or blocks the event loop of it, when it is asked to, or hangs in closing."""
 

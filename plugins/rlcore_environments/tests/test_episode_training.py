@@ -68,7 +68,8 @@ def test_failed_episodes_have_no_score_and_nothing_is_learned_from_them(name: st
 
 
 def test_tools_are_called_and_their_results_are_read(tmp_path: Path) -> None:
-    result = run(tmp_path, environment=None, tools=[double], trainer={"name": "reinforce", "rollouts": 4})
+    trainer = {"name": "reinforce", "rollouts": 4}
+    result = run(tmp_path, environment=None, tools=[double], trainer=trainer, reward_fn=constant)
     assert result.metrics["episode/turns"] == 1.0  # random letters call no tool
     assert "double" in (result.run_dir / "config.yaml").read_text()
 
