@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any
 
+from rlcore.components import describe_error
 from rlcore.rewards.calls import end_with_interpreter
 
 POLL_S = 0.05
@@ -203,7 +204,10 @@ def background(found: Awaitable[Any]) -> Future[Any]:
 
 
 async def _awaited(found: Awaitable[Any]) -> Any:
-    return await found
+    try:
+        return await found
+    except (SystemExit, KeyboardInterrupt) as error:  # which would end the event loop, and all that runs on it
+        raise RuntimeError(f"it raised {describe_error(error)}") from error
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from rlcore_environments.options import ToolOptions
 from rlcore_environments.tool_arguments import wrong_argument
 
 Schema = Mapping[str, Any]
+UNNAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 MARGIN_S = 1.0
 """What a turn may take beyond the limit of a tool that it calls, before its episode fails."""
 
@@ -143,7 +145,7 @@ class ToolEpisode:
             return _as_text(self._calls.start(lambda: finished(function(**arguments))).result())
         except CallTooLate:
             return f"error: {name} did not return within {self._options.timeout_s:g} seconds"
-        except Exception as error:  # noqa: BLE001  the policy reads it and may try again
+        except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001  the policy reads it and may try again
             return f"error: {name} raised {describe_error(error)}"
 
     def _from_server(self, server: McpServer, name: str, arguments: dict[str, Any]) -> str:
@@ -176,15 +178,24 @@ def schema_of(function: Any) -> dict[str, Any]:
 
     if not callable(function):
         raise ConfigError(f"tools: {show(function)}: is not callable; give functions, or {{'mcp': ...}}")
+    name = getattr(function, "__name__", repr(function))
+    if unnamed := [each.name for each in _parameters(function) if each.kind in UNNAMED]:
+        raise ConfigError(f"tools: '{name}': calls pass arguments by name, which {unnamed[0]} does not allow")
     try:
         schema: dict[str, Any] = get_json_schema(function)
     except Exception as error:  # the library raises several kinds of its own
-        name = getattr(function, "__name__", repr(function))
         raise ConfigError(
             f"tools: '{name}': {str(error).strip()}; give every argument a type hint, and describe it under `Args:` in "
             "the docstring"
         ) from error
     return schema
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except ValueError:  # it has no signature, which the library reports
+        return []
 
 
 def _as_text(result: Any) -> str:

@@ -1,0 +1,72 @@
+"""Tools that end the program, or that no call can reach."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from rlcore.errors import ConfigError
+from rlcore.protocols import Turn
+from rlcore_environments.options import ToolOptions
+from rlcore_environments.tools import Tools
+
+
+async def later(code: int) -> int:
+    """Return the number.
+
+    Args:
+        code: The number.
+    """
+    return code
+
+
+def leave(code: int) -> str:
+    """Leave.
+
+    Args:
+        code: The code.
+    """
+    sys.exit(code)
+
+
+async def leave_later(code: int) -> str:
+    """Leave.
+
+    Args:
+        code: The code.
+    """
+    sys.exit(code)
+
+
+def give_up(code: int) -> str:
+    """Give up.
+
+    Args:
+        code: The code.
+    """
+    raise asyncio.CancelledError(code)
+
+
+def test_a_tool_that_exits_is_an_error_for_the_policy_and_later_calls_are_answered() -> None:
+    tools = Tools(ToolOptions(functions=[leave, leave_later, give_up, later], timeout_s=60.0))
+    turn = Turn("", 0, tool_calls=[{"name": name, "arguments": {"code": 4}} for name in tools.functions])
+    found = [message["content"] for message in tools.make().step(turn).messages]  # type: ignore[index,union-attr]
+    assert found == [
+        "error: leave raised SystemExit: 4", "error: leave_later raised RuntimeError: it raised SystemExit: 4",
+        "error: give_up raised CancelledError: 4", "4",
+    ]  # fmt: skip
+
+
+def test_an_argument_without_a_name_is_refused() -> None:
+    def double(a: int, /) -> int:
+        """Double.
+
+        Args:
+            a: A number.
+        """
+        return 2 * a
+
+    with pytest.raises(ConfigError, match="tools: 'double': calls pass arguments by name, which a does not allow"):
+        Tools(ToolOptions(functions=[double]))
