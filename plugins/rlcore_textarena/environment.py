@@ -13,6 +13,8 @@ from rlcore_textarena.games import OwnRandom, begin_game, check_game
 
 MOST_MOVES = 10_000
 """Turns of the other players between two of the policy, after which the game counts as stuck."""
+MOST_IN_A_ROW = 100
+"""Turns of one other player after another, after which the game counts as stuck."""
 
 
 class ArenaGame:
@@ -57,6 +59,7 @@ class ArenaGame:
 
     def _until_my_turn(self) -> tuple[bool, str]:
         """Let the others move; return whether the game is over, and what the policy reads."""
+        last, in_a_row, move = self._seat, 0, ""
         for _ in range(MOST_MOVES):
             with self._random():
                 player, seen = self._game.get_observation()
@@ -68,6 +71,12 @@ class ArenaGame:
             ]
             if player == self._seat:
                 return False, "\n".join(lines)
+            last, in_a_row = player, in_a_row + 1 if player == last else 1
+            if in_a_row > MOST_IN_A_ROW:
+                raise RuntimeError(
+                    f"the game is stuck: player {player} had {MOST_IN_A_ROW} turns in a row; some games go on asking a "
+                    f"player whose moves are invalid (its last move: {move!r:.80})"
+                )
             move = self._factory.opponent("\n".join(lines), self._others)
             if not isinstance(move, str):
                 raise TypeError(f"{WHERE}.opponent returned {move!r:.80} ({type(move).__name__}), not a text")

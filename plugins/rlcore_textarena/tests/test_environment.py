@@ -6,6 +6,9 @@ import itertools
 import random
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +80,17 @@ def test_a_game_of_two_is_played_from_either_seat(seat: int) -> None:
     assert len(rewards) > 1  # won by some seeds, not by others
 
 
-def play(factory: TextArena, seed: int) -> Any:
+def disturb() -> None:
+    number = next(NUMBERS)  # an episode depends on no global state
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002  the global state
+
+
+def play(factory: TextArena, seed: int, between: Callable[[], None] = disturb) -> Any:
     game, moves = factory.make(), ["[Call]", "[Bid: 2, 3]"] if factory.opponent else ["[2]", "[7]", "[5]", "[4]"]
     yield game.reset({}, seed=seed)
     for index in range(12):
-        number = next(NUMBERS)  # an episode depends on no global state
-        random.seed(number)
-        np.random.seed(number)  # noqa: NPY002  the global state
+        between()
         step = game.step(Turn(moves[index % len(moves)], index))
         yield step
         if step.done:
@@ -102,6 +109,24 @@ def test_games_in_turns_are_the_same_as_one_after_the_other(options: dict[str, A
         for game, found in zip(games, together, strict=True):
             found += [each for each in [next(game, None)] if each is not None]
     assert together == alone
+
+
+def test_games_in_threads_are_the_same_as_one_after_the_other() -> None:
+    factories = [make(**options) for options in (GUESS, DICE, TIC_TAC_TOE)]
+    games = [(factory, seed) for seed in range(12) for factory in factories]
+    alone = [list(play(*game)) for game in games]
+    began = threading.Barrier(8)
+    with ThreadPoolExecutor(8, initializer=began.wait) as threads:
+        assert list(threads.map(lambda game: list(play(*game, lambda: None)), games)) == alone
+
+
+@pytest.mark.parametrize("name", ["Poker-v0-small", "SantoriniBaseFixed-v0"])
+def test_a_game_that_goes_on_asking_a_player_whose_moves_are_invalid_fails_by_name(name: str) -> None:
+    asked = itertools.count()
+    stuck = make(id=name, players=2, seat=1, opponent=lambda observation, rng: f"no move {next(asked)}")
+    with pytest.raises(RuntimeError, match=r"player 0 had 100 turns in a row.*\(its last move: 'no move"):
+        stuck.make().reset({}, seed=1)
+    assert next(asked) <= 200
 
 
 def test_games_leave_the_global_generators_as_they_are() -> None:
