@@ -44,7 +44,7 @@ def record_first_rows(run: RunView) -> None:
         left_out = _left_out(run, each.lengths.rows) if is_only else ""
         noun = "row" if each.lengths.rows == 1 else "rows"
         line = f"{each.name}: {each.lengths.rows} {noun}{left_out}; {lengths_line(each.lengths)}"
-        log.info(line)
+        (log.debug if each.name in held_out else log.info)(line)
     if run.data.inputs.samples is not None and run.data.sample_stream is not None:
         notes.append("samples: are streamed; neither their lengths nor rows that evaluations have too are counted")
         log.info(notes[-1])
