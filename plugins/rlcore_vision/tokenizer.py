@@ -39,7 +39,7 @@ class Seeing:
         """Render a conversation; each image's name stands where the template writes the processor's image token.
 
         Raises:
-            DataError: the template does not write one image token for each image.
+            DataError: the template does not write one image token for each image, or an image is none of a row's.
             ModelError: `tokenize` is requested of a conversation with images.
         """
         plain, names = self._without_images(conversation)
@@ -74,6 +74,14 @@ class Seeing:
         """Write the processor, of which the tokenizer is a part."""
         return self.images.processor.save_pretrained(str(save_directory), **kwargs)
 
+    def _mark(self, part: Mapping[str, Any]) -> str:
+        if TOKEN not in part:
+            raise DataError(
+                "a message shows an image that no row has, such as a later message of an environment: images are read "
+                "in rows only"
+            )
+        return self.images.mark(part[TOKEN])
+
     def _without_images(self, conversation: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
         """Return a conversation whose images have no source, and the names of these images."""
         messages, names = [], []
@@ -81,7 +89,7 @@ class Seeing:
             content = message.get("content")
             if isinstance(content, list | tuple):
                 parts = [{"type": "image"} if is_image(part) else part for part in content]
-                names += [self.images.mark(part[TOKEN]) for part in content if is_image(part)]
+                names += [self._mark(part) for part in content if is_image(part)]
                 messages.append({**message, "content": parts})
             else:
                 messages.append(dict(message))

@@ -64,7 +64,8 @@ def load_rows(
 
     Raises:
         DataError: the source cannot be read, no row has a renamed column, a row of a known format is malformed, or
-            `data.as_messages` meets a text that is neither prompt nor answer.
+            `data.as_messages` meets a text that is neither prompt nor answer, or a message shows an image that the
+            tokenizer would leave out.
     """
     rows = load_source(source, what)
     needed = [name for name in data.columns if answers or name == data.prompt_column]
@@ -74,8 +75,22 @@ def load_rows(
     if data.as_messages:
         rows = [_as_messages(row, data.prompt_column, answers, f"{what}[{i}]") for i, row in enumerate(rows)]
     if isinstance(tokenizer, RowReader):
-        rows = [tokenizer.read_row(row, data.prompt_column, f"{what}[{i}]") for i, row in enumerate(rows)]
+        return [tokenizer.read_row(row, data.prompt_column, f"{what}[{i}]") for i, row in enumerate(rows)]
+    for i, row in enumerate(rows):
+        _refuse_images(row, f"{what}[{i}]")
     return rows
+
+
+def _refuse_images(row: Any, where: str) -> None:
+    """Refuse a conversation that shows images to a tokenizer of texts, whose template may leave them out unnoticed."""
+    for value in row.values() if isinstance(row, Mapping) else [row]:
+        for message in value if is_conversation(value) else ():
+            parts = content if isinstance(content := message.get("content"), list | tuple) else ()
+            if any(isinstance(part, Mapping) and part.get("type") in ("image", "image_url") for part in parts):
+                raise DataError(
+                    f"{where}: a message ({shorten(message['role'])}) shows an image, which this model does not read: "
+                    "take a vision-language model with model.architecture=vision_language, or leave the image out"
+                )
 
 
 def rename_columns(rows: list[Any], columns: Mapping[str, str], what: str, *, needed: Sequence[str]) -> list[Any]:

@@ -16,6 +16,7 @@ from vision_making import picture, policy_of, prompts_of
 
 from rlcore.errors import DataError, ModelError
 from rlcore.settings import DataConfig
+from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
 from rlcore_vision.image_store import FIRST, ImageStore
 from rlcore_vision.model import build_vision_language
@@ -204,6 +205,25 @@ def test_an_image_in_a_turn_of_the_assistant_is_refused(policy: Any) -> None:
 def test_an_image_of_another_process_is_refused() -> None:
     with pytest.raises(ModelError, match="has not read"):
         store_of().pixels([FIRST])
+
+
+def test_an_image_in_a_message_of_no_row_is_refused(policy: Any) -> None:
+    talk = [{"role": "user", "content": [{"type": "image", "image": picture(1)}, TEXT]}]
+    with pytest.raises(DataError, match="a message shows an image that no row has"):
+        policy.tokenizer.apply_chat_template(talk, tokenize=False)
+
+
+def test_a_model_of_texts_refuses_messages_that_show_images() -> None:
+    _, processor = FAMILIES["llava"]()
+    tokenizer = processor.tokenizer
+    tokenizer.chat_template = processor.chat_template
+    talk = [{"role": "user", "content": [{"type": "image"}, TEXT]}]
+    answer = {"role": "assistant", "content": "red"}
+    for row in (talk, {"prompt": talk, "images": [picture(1)]}):
+        with pytest.raises(DataError, match=r"prompts\[0\]: a message \('user'\) shows an image"):
+            build_prompts([row], tokenizer, DataConfig(), max_length=0)
+    with pytest.raises(DataError, match=r"model\.architecture=vision_language"):
+        build_samples([{"messages": [*talk, answer]}], tokenizer, DataConfig(), max_length=0)
 
 
 def test_a_tokenizer_without_an_image_processor_reads_texts_only() -> None:
