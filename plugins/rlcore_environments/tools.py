@@ -127,7 +127,10 @@ class ToolEpisode:
         if name not in self._functions and name not in self._servers:  # the policy made it up: no name of a message
             known = ", ".join([*self._functions, *self._servers])
             return "", f"error: there is no tool {shorten(name)}; there are {known}"
-        arguments = dict(call["arguments"])
+        try:
+            arguments = _plain(call["arguments"])
+        except (TypeError, ValueError, RecursionError) as error:
+            return name, f"error: {name}: the arguments are no JSON: {error}"
         if name in self._servers:
             return name, self._from_server(self._servers[name], name, arguments)
         return name, self._from_function(*self._functions[name], name, arguments)
@@ -165,6 +168,7 @@ class ToolEpisode:
 
     def _cut(self, text: str) -> str:
         most = self._options.max_output
+        text = text.encode(errors="replace").decode()  # without halves of characters, which no tokenizer takes
         return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters, of which {most} are shown)"
 
 
@@ -196,6 +200,14 @@ def _parameters(function: Any) -> list[inspect.Parameter]:
         return list(inspect.signature(function).parameters.values())
     except ValueError:  # it has no signature, which the library reports
         return []
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as JSON has them; a policy may write sets, bytes and halves of characters."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    text.encode()
+    plain: dict[str, Any] = json.loads(text)
+    return plain
 
 
 def _as_text(result: Any) -> str:

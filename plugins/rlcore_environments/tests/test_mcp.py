@@ -15,67 +15,17 @@ import mcp_server
 import pytest
 import uvicorn
 from env_games import make_player
-from mcp.server.mcpserver import MCPServer
+from mcp_calls import double, entry, say
 
 import rlcore
-from rlcore.config import structure
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
-from rlcore.settings import TrainConfig, to_record
 from rlcore_environments.calls import Calls
 from rlcore_environments.isolation import isolated_factory
 from rlcore_environments.mcp_tools import ServerGone
 from rlcore_environments.options import ToolOptions
-from rlcore_environments.tools import ToolEpisode, Tools
+from rlcore_environments.tools import Tools
 from rlcore_testing.small import make_gpt2, make_tokenizer
-
-SERVER = Path(__file__).with_name("mcp_server.py")
-LEAVES = '''
-import os, sys
-from mcp.server.mcpserver import MCPServer
-
-server = MCPServer("leaves")
-wire, ends = os.fstat(1).st_ino, os.dup(0)  # the library duplicates both, and replaces them
-
-@server.tool()
-def length(name: str) -> int:
-    """Return the length of an environment variable, 0 if it is not set."""
-    return len(os.environ.get(name, ""))
-
-@server.tool()
-def leave() -> str:
-    """Close the output, and write the reason when the input ends."""
-    for number in map(int, os.listdir("/proc/self/fd")):
-        try:
-            if os.fstat(number).st_ino == wire:
-                os.close(number)
-        except OSError:  # of the listing itself
-            pass
-    while os.read(ends, 1000):
-        pass
-    os.write(2, f"out of luck, {os.environ.get('LEVEL')} {os.environ.get('DOOR_KEY')}\\n".encode())
-    os._exit(3)
-
-server.run()
-'''
-
-
-def entry(**options: Any) -> dict[str, Any]:
-    return {"mcp": {"command": "python", "args": [str(SERVER)], **options}}
-
-
-def double(number: int) -> int:
-    """Double a number.
-
-    Args:
-        number: The number.
-    """
-    return 2 * number
-
-
-def say(episode: ToolEpisode, *calls: tuple[str, dict[str, Any]]) -> list[str]:
-    turn = Turn("", 0, tool_calls=[{"name": name, "arguments": arguments} for name, arguments in calls])
-    return [message["content"] for message in episode.step(turn).messages]  # type: ignore[index,union-attr]
 
 
 def is_running(pid: int) -> bool:
@@ -150,6 +100,23 @@ def test_each_episode_has_a_server_of_its_own_that_ends_with_it(tools: Tools) ->
     assert not is_running(pids[2])
 
 
+def test_arguments_that_are_no_json_are_errors_for_the_policy_and_the_server_goes_on(listening: str) -> None:
+    found = Tools(ToolOptions(functions=[{"mcp": {"url": listening}}, double], timeout_s=60.0))
+    episode = found.make()
+    for name, argument in (("add", "a"), ("double", "number")):
+        for value, error in (
+            (b"x", "bytes is not JSON"),
+            ({1}, "set is not JSON"),
+            ("\ud800", "surrogates not allowed"),
+        ):
+            (text,) = say(episode, (name, {argument: value}))
+            assert text.startswith(f"error: {name}: the arguments are no JSON: ")
+            assert error in text
+    assert say(episode, ("add", {"a": 1, "b": 2}), ("double", {"number": 4})) == ["3", "8"]
+    episode.close()
+    found.shutdown()
+
+
 def test_episodes_that_call_no_tool_start_no_server(tools: Tools) -> None:
     episode = tools.make()
     assert episode.step(Turn("3", 0)).done
@@ -182,36 +149,6 @@ def test_a_shared_server_ends_with_the_run_and_is_replaced_when_it_dies() -> Non
     pid = int(text.partition(":")[0])
     found.shutdown()
     assert not is_running(pid)
-
-
-def test_a_server_that_ends_has_its_last_lines_in_the_message(tmp_path: Path) -> None:
-    """It closes its output first, and writes why when its input ends."""
-    program = tmp_path / "server.py"
-    program.write_text(LEAVES)
-    found = Tools(ToolOptions(functions=[{"mcp": {"command": "python", "args": [str(program)]}}], timeout_s=60.0))
-    with pytest.raises(ServerGone, match=r"has ended; its last output: '?out of luck"):
-        say(found.make(), ("leave", {}))
-
-
-def test_keys_of_a_program_come_from_the_environment_and_are_in_no_record_or_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "server.py"
-    program.write_text(LEAVES)
-    given = {"mcp": {"command": "python", "args": [str(program)], "env_from": ["DOOR_KEY", "LEVEL"]}}
-    monkeypatch.delenv("DOOR_KEY", raising=False)
-    monkeypatch.setenv("LEVEL", "1")
-    with pytest.raises(ConfigError, match=r"\[0\]\.mcp: env_from: the environment variable 'DOOR_KEY' is not set"):
-        Tools(ToolOptions(functions=[given]))
-    monkeypatch.setenv("DOOR_KEY", "open-sesame")
-    found = Tools(ToolOptions(functions=[given], timeout_s=60.0))
-    assert "sesame" not in repr(pickle.dumps(found))
-    episode = found.make()
-    assert say(episode, ("length", {"name": "DOOR_KEY"}), ("length", {"name": "LEVEL"})) == ["11", "1"]
-    with pytest.raises(ServerGone, match=r"last output: '?out of luck, 1 \[DOOR_KEY\]'?$"):
-        say(episode, ("leave", {}))
-    with pytest.raises(ConfigError, match=r"\[0\]\.mcp: env_from is for a program"):
-        Tools(ToolOptions(functions=[{"mcp": {"url": "http://127.0.0.1:1", "env_from": ["LEVEL"]}}]))
 
 
 def test_tools_of_a_server_can_be_sent_to_another_process(listening: str) -> None:
@@ -304,58 +241,3 @@ def test_tools_of_a_server_are_passed_to_train(listening: str, tmp_path: Path) -
     assert listening in (result.run_dir / "config.yaml").read_text()
     with pytest.raises(ConfigError, match="tools: 3: is not callable; give functions, or"):
         rlcore.train(make_gpt2(), trainer="reinforce", tools=[3], prompts=["ab"], tokenizer=tokenizer)
-
-
-@pytest.fixture
-def guarded() -> Iterator[str]:
-    """Return the address of a server of its own that answers only requests with a key and another header."""
-    inner = MCPServer("guarded")
-    inner.add_tool(double)
-    app = inner.streamable_http_app()
-
-    async def checked(scope: Any, receive: Any, send: Any) -> None:
-        headers = dict(scope.get("headers") or ())
-        right = headers.get(b"authorization") == b"Bearer open-sesame" and headers.get(b"x-team") == b"blue-door"
-        if scope["type"] != "http" or right:
-            await app(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 401, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    server = uvicorn.Server(uvicorn.Config(checked, port=0, log_level="critical"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
-    server.should_exit = True
-    thread.join(10)
-
-
-def test_keys_of_a_server_come_from_the_environment_and_are_in_no_record(
-    guarded: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DOOR_KEY", "open-sesame")
-    monkeypatch.setenv("DOOR_TEAM", "blue-door")
-    given = {"mcp": {"url": guarded, "key_env": "DOOR_KEY", "header_env": {"X-Team": "DOOR_TEAM"}}}
-    found = Tools(ToolOptions(functions=[given]))
-    episode = found.make()
-    assert say(episode, ("double", {"number": 4})) == ["8"]
-    episode.close()
-    settings = structure(TrainConfig, {"data": {"environment": {"name": "tools", "functions": [given]}}}, where="test")
-    for text in (repr(to_record(settings)), repr(found.servers[0].options), repr(pickle.dumps(found))):
-        assert "DOOR_KEY" in text
-        assert "open-sesame" not in text
-        assert "blue-door" not in text
-    monkeypatch.setenv("DOOR_KEY", "open-barley")
-    with pytest.raises(ConfigError, match="cannot be reached") as wrong:
-        Tools(ToolOptions(functions=[given]))
-    assert "barley" not in str(wrong.value)
-    monkeypatch.delenv("DOOR_KEY")
-    with pytest.raises(ConfigError, match=r"functions\[0\]\.mcp: the environment variable 'DOOR_KEY' is not set"):
-        Tools(ToolOptions(functions=[given]))
-    monkeypatch.setenv("DOOR_KEY", "two\nlines")
-    with pytest.raises(ConfigError, match="the value of 'DOOR_KEY' has characters that no header can have"):
-        Tools(ToolOptions(functions=[given]))
-    with pytest.raises(ConfigError, match="key_env and header_env are for a server with a `url`"):
-        Tools(ToolOptions(functions=[entry(key_env="DOOR_TEAM")]))

@@ -1,4 +1,4 @@
-"""Tools that end the program, or that no call can reach."""
+"""Tools that end the program, that return no proper text, or that no call can reach."""
 
 from __future__ import annotations
 
@@ -57,6 +57,21 @@ def test_a_tool_that_exits_is_an_error_for_the_policy_and_later_calls_are_answer
         "error: leave raised SystemExit: 4", "error: leave_later raised RuntimeError: it raised SystemExit: 4",
         "error: give_up raised CancelledError: 4", "4",
     ]  # fmt: skip
+
+
+def half(code: int) -> str:
+    """Return half of a character.
+
+    Args:
+        code: Its number.
+    """
+    return f"a{chr(code)}b"
+
+
+def test_half_a_character_in_a_result_is_replaced() -> None:
+    episode = Tools(ToolOptions(functions=[half])).make()
+    turn = Turn("", 0, tool_calls=[{"name": "half", "arguments": {"code": code}} for code in (0xD800, 0xE9)])
+    assert [each["content"] for each in episode.step(turn).messages] == ["a?b", "a\u00e9b"]  # type: ignore[index,union-attr]
 
 
 def test_an_argument_without_a_name_is_refused() -> None:
