@@ -20,7 +20,7 @@ from rlcore_transformers.data.tokens import decode, encode
 from rlcore_vllm.completions import Text, TextRequest, check_options, read_text
 from rlcore_vllm.generation import token_limits
 from rlcore_vllm.openai_config import OpenAIConfig
-from rlcore_vllm.rows import draw_row_seeds, report_parts, stack_rows
+from rlcore_vllm.rows import report_parts, seeds_of, stack_rows
 from rlcore_vllm.text_client import TextServer
 from rlcore_vllm.text_rows import TextRows, prompt_texts
 
@@ -116,9 +116,7 @@ class OpenAISampler:
             DataError: the server refuses a prompt.
         """
         check_options(sampling, self.config.extra)
-        seeds = draw_row_seeds(len(prompts), generator) if row_seeds is None else row_seeds
-        if len(seeds) != len(prompts):
-            raise DataError(f"row_seeds: has {len(seeds)} seeds for {len(prompts)} prompts; give one for each prompt")
+        seeds = seeds_of(len(prompts), row_seeds, generator)
         self._warn_of_model()
         asked = self._requests(policy, prompts, seeds, sampling)
         bodies = [each.body(self.config.model, self.config.extra) for each in asked]

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from rlcore.errors import DataError
 from rlcore.protocols import Policy
 from rlcore.types import Prompt, Trajectories
 from rlcore_transformers.sampling.stop_sequences import StopSequences
@@ -15,11 +16,18 @@ CONTEXT = 4
 """Preceding tokens that are decoded with a text, because some tokenizers decode the first token differently."""
 
 
-def draw_row_seeds(count: int, generator: torch.Generator | None) -> list[int]:
-    """Draw seeds, in 0..2^63-2, from torch's default generator if there is no other."""
-    device = torch.device("cpu") if generator is None else generator.device
-    seeds: list[int] = torch.randint(2**63 - 1, (count,), generator=generator, device=device).tolist()
-    return seeds
+def seeds_of(count: int, given: Sequence[int] | None, generator: torch.Generator | None) -> Sequence[int]:
+    """Return the seeds of rows: those given, or drawn ones in 0..2^63-2, by torch's default generator if there is none.
+
+    Raises:
+        DataError: there is another number of them.
+    """
+    if given is None:
+        device = torch.device("cpu") if generator is None else generator.device
+        given = torch.randint(2**63 - 1, (count,), generator=generator, device=device).tolist()
+    if len(given) != count:
+        raise DataError(f"row_seeds: has {len(given)} seeds for {count} prompts; give one for each prompt")
+    return given
 
 
 def stop_end(prompt: Sequence[int], tokens: Sequence[int], stops: StopSequences | None) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlcore.errors import ConfigError, DataError
+from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings
@@ -20,7 +20,7 @@ from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.dispatch import Dispatch
 from rlcore_vllm.fleet import Fleet
 from rlcore_vllm.generation import Completion, Generated, check_sampling, token_limits
-from rlcore_vllm.rows import draw_row_seeds, report_parts
+from rlcore_vllm.rows import report_parts, seeds_of
 from rlcore_vllm.vllm_rows import completions_of, cut_end, trajectories_of
 from rlcore_vllm.weight_check import WeightCheck
 
@@ -97,8 +97,7 @@ class VLLMSampler:
             EngineError: no server answers, or an answer cannot be used.
             StaleWeights: a server's log-probs are not those of the policy's weights.
         """
-        seeds = draw_row_seeds(len(prompts), generator) if row_seeds is None else row_seeds
-        asked = self._prepare(policy, prompts, sampling, seeds)
+        asked = self._prepare(policy, prompts, sampling, seeds_of(len(prompts), row_seeds, generator))
         batch = self._sample(policy, prompts, asked, sampling, on_batch)
         self._weights.check_again()  # if a server has been started again meanwhile
         return batch
@@ -110,7 +109,7 @@ class VLLMSampler:
         sampling: SamplingConfig,
         *,
         row_seeds: Sequence[int],
-        generator: torch.Generator | None = None,  # noqa: ARG002  (every row has a seed)
+        generator: torch.Generator | None = None,
     ) -> Future[Trajectories]:
         """Give the servers the policy's weights, check them, and begin to sample (`rlcore_asynchronous`).
 
@@ -120,7 +119,8 @@ class VLLMSampler:
             EngineError: no server answers.
             StaleWeights: a server's log-probs are not those of the policy's weights.
         """
-        asked, future = self._prepare(policy, prompts, sampling, row_seeds), Future[Trajectories]()
+        seeds = seeds_of(len(prompts), row_seeds, generator)
+        asked, future = self._prepare(policy, prompts, sampling, seeds), Future[Trajectories]()
         dispatch = self._dispatch()  # to the servers that have these weights
 
         def sample() -> None:
@@ -151,8 +151,6 @@ class VLLMSampler:
         In a run of several processes they have them already, since `renew_weights` is called before.
         """
         check_sampling(sampling)
-        if len(seeds) != len(prompts):
-            raise DataError(f"row_seeds: has {len(seeds)} seeds for {len(prompts)} prompts; give one for each prompt")
         limits = token_limits(prompts, sampling.max_new_tokens, policy.max_length)
         self._fleet.renew(policy)
         self._fleet.check_room(
