@@ -44,6 +44,7 @@ class Factory:
         replayable: whether the same row, seed and turns have the same answers.
         gives_rewards: whether any step has a reward; else a run needs a reward function.
         own_rows: returns the rows of a split, None if there are none.
+        wrong_rows: why that cannot be called with a split; an attribute of this name may also be something else.
         reward_names: rewards that are metrics of every episode.
         example_turns: texts with which episodes get somewhere, for previews and laws.
         shutdown: ends what all environments share.
@@ -58,6 +59,7 @@ class Factory:
     replayable: bool = True
     gives_rewards: bool = True
     own_rows: Callable[[str], Any] | None = None
+    wrong_rows: str = ""
     example_turns: Sequence[str] = ()
     reward_names: Sequence[str] = ()
     shutdown: Callable[[], Any] | None = None
@@ -96,7 +98,6 @@ def factory_of(given: Any) -> Factory:
     name = getattr(given, "__name__", type(given).__name__)
     if isinstance(make, type):
         check_methods(make.__name__, wrong_methods(make))
-    check_methods(name, wrong_rows(source), "")
     tools = list(getattr(source, "tools", None) or ())
     check_tools(tools)
     return Factory(
@@ -104,6 +105,7 @@ def factory_of(given: Any) -> Factory:
         make=make,
         tools=tools,
         own_rows=getattr(source, "rows", None),
+        wrong_rows=wrong_rows(source),
         shutdown=getattr(source, "shutdown", None),
         **stated({each: getattr(source, each, default) for each, default in STATED.items()}, name),
     )

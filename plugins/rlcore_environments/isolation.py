@@ -99,21 +99,22 @@ def isolated_factory(environment: Any, python: str | None, *, one_each: bool, ti
     about = worker.call("describe")
     check_tools(about["tools"])
     check_methods(about["name"], about["wrong"])
-    check_methods(about["name"], about["wrong_rows"], "")
+
+    has_rows = about["has_rows"] and not about["wrong_rows"]
 
     def rows(split: str) -> Any:
         return workers.get()[0].call("rows", split=split)
 
     shutdown: Callable[[], None] = workers.close
     if one_each:
-        own = {split: worker.call("rows", split=split) for split in ("train", "eval") if about["has_rows"]}
+        own = {split: worker.call("rows", split=split) for split in ("train", "eval") if has_rows}
         worker.close()
-        rows_of = own.__getitem__ if own else None
+        rows_of = own.__getitem__ if own else rows if about["wrong_rows"] else None
     else:
         rows_of = rows if about["has_rows"] else None
     return Factory(
         name=about["name"], make=lambda: RemoteEnvironment(workers), tools=about["tools"],
-        own_rows=rows_of, shutdown=shutdown, source=about["source"],
+        own_rows=rows_of, wrong_rows=about["wrong_rows"], shutdown=shutdown, source=about["source"],
         **stated({each: about[each] for each in STATED}, about["name"]),
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from rlcore_environments.calls import Calls, finished
 from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.example import MOST, ExampleTurns, stand_in, to_sample
-from rlcore_environments.factory import Factory, factory_of
+from rlcore_environments.factory import Factory, check_methods, factory_of
 from rlcore_environments.isolation import isolated_factory
 from rlcore_environments.openings import Openings
 from rlcore_environments.options import EpisodeOptions
@@ -73,8 +73,9 @@ class Player:
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]] | None:
         """Return the environment's own rows of a split; None if it has none."""
-        if self.factory.own_rows is None:
+        if self.factory.own_rows is None or (split == "eval" and self.factory.wrong_rows):
             return None
+        check_methods(self.factory.name, self.factory.wrong_rows, "")
         try:
             rows = read_rows(self.factory.own_rows, split, finished)
         except RLCoreError:
@@ -91,7 +92,7 @@ class Player:
                 f"data.environment '{self.factory.name}': rows('train') returned no rows, so there is nothing to play; "
                 "return a row for each episode of a pass, or None and give prompts"
             )
-        return rows or None
+        return rows
 
     def dialogue(self, tokenizer: Any) -> Dialogue:
         """Return what renders the environment's messages for a tokenizer."""

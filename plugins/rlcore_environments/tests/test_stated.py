@@ -92,8 +92,11 @@ def test_other_statements_are_checked_too(name: str, value: Any, message: str) -
 def test_statements_of_an_environment_in_a_process_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"environment = Overstated: max_turns = '3' \(str\): must be a whole number"):
         make_player("isolated_games:Overstated", data={"episodes": {"isolate": "process"}})
-    with pytest.raises(ConfigError, match=r"environment = Listed: has rows = \[\{'seed': 1\}\] \(list\)"):
-        make_player("isolated_games:Listed", data={"episodes": {"isolate": "process"}})
+    for isolate in ("process", "episode"):
+        player = make_player("isolated_games:Listed", data={"episodes": {"isolate": isolate}})
+        with pytest.raises(ConfigError, match=r"environment = Listed: has rows = \[\{'seed': 1\}\] \(list\)"):
+            player.rows("train")
+        player.close()
 
 
 LEVELS = [{"level": 1}, {"level": 2}]
@@ -138,8 +141,11 @@ def of_object(self: Any, split: str) -> Any:
     ],
 )
 def test_rows_that_cannot_be_called_with_a_split_are_refused(rows: Any, message: str) -> None:
+    """They may be something else, such as the size of a board, if the user gives the prompts."""
+    player = make_player(type("Made", (Echo,), {"rows": rows}))
     with pytest.raises(ConfigError, match=r"environment = Made: " + message):
-        factory_of(type("Made", (Echo,), {"rows": rows}))
+        player.rows("train")
+    assert player.rows("eval") is None
 
 
 @pytest.mark.parametrize(
