@@ -83,6 +83,47 @@ def test_only_binary_search_always_finds_the_number_of_the_example(monkeypatch: 
     assert best(list(range(1, 8)), []) == 7
 
 
+@pytest.mark.parametrize("trainer", ["grpo", "ppo"])
+def test_a_wrong_guess_takes_a_quarter_from_the_reward(
+    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import guess_number
+
+    result = guess_number.train(0, trainer, "soon", steps=1, root=str(tmp_path), rollouts="all")
+    for row in lines(result, "rollouts.jsonl"):
+        turns = [each["content"] for each in row["transcript"] if each["role"] == "assistant"]
+        found = turns[-1] == str(row["columns"]["secret"])
+        assert row["reward"] == (1.25 - 0.25 * len(turns) if found else 0.0)
+        assert len(turns) == 4 or (found and len(turns) < 4)
+
+
+def test_the_best_play_with_a_price_for_wrong_guesses_has_a_mean_return_of_nine_fourteenths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Binary search finds one number in one guess, two in two, and four in three."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import guess_number
+
+    def best(secrets: list[int], turn: int) -> float:
+        if turn == 4 or not secrets:
+            return 0.0
+        sums = []
+        for guess in secrets:
+            total, answers = 0.0, dict[str, list[int]]()
+            for secret in secrets:
+                game = guess_number.GuessSoon()
+                game.reset({"secret": secret}, seed=0)
+                step = game.step(Turn(str(guess), turn))
+                total += step.reward
+                if not step.done:
+                    answers.setdefault(str(step.messages), []).append(secret)
+            sums.append(total + sum(best(left, turn + 1) for left in answers.values()))
+        return max(sums)
+
+    assert best(list(range(1, 8)), 0) / 7 == 9 / 14
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_no_question_that_the_calculator_is_evaluated_on_is_demonstrated_or_trained_on(
     seed: int, monkeypatch: pytest.MonkeyPatch
