@@ -45,6 +45,8 @@ class Picture:
     stamp: tuple[int, int] | None = None
 
 
+PROBE = Image.linear_gradient("L").resize((64, 64)).convert("RGB")
+"""A small image on which models are tried; it is none of a row's."""
 STORES: WeakSet[ImageStore] = WeakSet()
 """The images of the runs of this process, by which observers find those that a prompt names."""
 
@@ -188,8 +190,8 @@ class ImageStore:
         return image
 
     def probe(self) -> dict[str, Tensor]:
-        """Return the pixel values of an image that is none of the run's."""
-        return self._process(Image.new("RGB", (64, 64), "gray"), "a gray image")[1]
+        """Return the pixel values of `PROBE`."""
+        return self._process(PROBE, "a small image")[1]
 
     def _process(self, image: Image.Image, where: str) -> tuple[str, dict[str, Tensor]]:
         token = str(self.processor.image_token)

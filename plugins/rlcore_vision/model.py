@@ -28,6 +28,7 @@ from rlcore_vision.decoding import SeeingLayout
 from rlcore_vision.families import VISION_LANGUAGE
 from rlcore_vision.image_store import ImageStore
 from rlcore_vision.options import VisionLanguageConfig
+from rlcore_vision.own_reading import require_own_reading
 from rlcore_vision.seeing import let_see
 from rlcore_vision.tokenizer import Seeing, TextsOnly, make_blind, make_seeing
 
@@ -83,6 +84,7 @@ def build_vision_language(
     if config.freeze_vision:
         freeze_vision(model)
     if getattr(seeing, "images", None) is not None:
+        require_own_reading(model, seeing.images)
         freeze_unused(model, seeing.images)
     speed = SpeedReport(config.speed)
     for technique in ("packing", "prefixes", "attention_groups", "frozen_trunk"):

@@ -22,7 +22,7 @@ class ReadImages:
 
     The features of an image are computed once in each pass, however many rows show it. Passes without images are left
     as they are, unless several processes train the model: since these need a gradient of every parameter, the features
-    of a gray image are added there with a factor of 0.
+    of a small image are added there with a factor of 0.
     """
 
     def __init__(self, images: ImageStore) -> None:
