@@ -12,11 +12,14 @@ from typing import Any
 
 from rlcore_tools.conversion.conversion import Conversion
 from rlcore_tools.conversion.trl_rules import convert_group, convert_model, convert_sampler, convert_surrogate
+from rlcore_tools.conversion.trl_teachers import SAMPLING, convert_online, convert_teacher
 from rlcore_tools.synonyms import synonyms
 
 LOSSES = {"exo_pair": "exo", "nca_pair": "nca", "bco_pair": "bco", "sppo_hard": "sppo"}
 _DATA = Path(__file__).with_suffix(".toml")
 """TRL's defaults that change what is learned, by trainer, and arguments that only one trainer has."""
+DERIVED = ("gkd", "online_dpo")
+"""Trainers whose configurations have arguments of other ones too, beside their own."""
 LORA = {
     "lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout", "lora_target_modules": "target_modules",
     "lora_modules_to_save": "modules_to_save", "use_rslora": "use_rslora", "use_dora": "use_dora",
@@ -40,7 +43,8 @@ def trainer_of(arguments: Mapping[str, Any]) -> str | None:
     losses = arguments.get("loss_type") or []
     names = [str(loss) for loss in (losses if isinstance(losses, list) else [losses])]
     found |= {trainer for trainer, known in _data_of("losses").items() if any(name in known for name in names)}
-    return found.pop() if len(found) == 1 else None
+    derived = next((each for each in DERIVED if each in found), None)  # which have the arguments of others too
+    return derived or (found.pop() if len(found) == 1 else None)
 
 
 def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, method: str = "") -> Conversion:
@@ -71,6 +75,8 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         _batch,
         _length,
         _optimizer,
+        convert_teacher,
+        convert_online,
         _method,
         _files,
         _data,
@@ -102,7 +108,7 @@ def _batch(conversion: Conversion, given: dict[str, Any]) -> None:
     size, parts = given.pop("per_device_train_batch_size"), given.pop("gradient_accumulation_steps")
     conversion.notes.append("batch sizes are those of one process: multiply them by the number of processes")
     rounds = 1
-    if conversion.has("trainer.num_generations"):
+    if conversion.has("trainer.num_generations") and conversion.has("trainer.rollouts"):
         whole = given.pop("generation_batch_size", None) or size * (given.pop("steps_per_generation", None) or parts)
         given.pop("steps_per_generation", None)
         rounds = max(whole // (size * parts), 1)
@@ -215,7 +221,8 @@ def _files(conversion: Conversion, given: dict[str, Any]) -> None:
 
 
 def _data(conversion: Conversion, given: dict[str, Any]) -> None:
-    kind = "prompts" if conversion.has("trainer.rollouts") else "samples"
+    is_sampled = conversion.has("trainer.rollouts") or conversion.trainer in SAMPLING
+    kind = "prompts" if is_sampled else "samples"
     name, subset = given.pop("dataset_name", None), given.pop("dataset_config", None)
     split, held_out = given.pop("dataset_train_split", None), given.pop("dataset_test_split", None)
     if name is not None:
@@ -226,8 +233,9 @@ def _data(conversion: Conversion, given: dict[str, Any]) -> None:
     for part, value in (("config", subset), ("train_split", split), ("test_split", held_out)):
         if value is not None and name is None:
             conversion.leave(f"dataset_{part}", value, "there is no dataset_name")
-    if (model := given.pop("reward_model_name_or_path", None)) is not None:
-        conversion.put("data.reward_fn", {"fn": "reward_model", "path": model})
+    for argument in ("reward_model_name_or_path", "reward_model_path"):
+        if (model := given.pop(argument, None)) is not None:
+            conversion.put("data.reward_fn", {"fn": "reward_model", "path": model})
     if (column := given.pop("dataset_text_field", "text")) not in ("text", None):
         conversion.put("data.columns", {"text": column})
 

@@ -156,6 +156,13 @@ def test_arguments_of_grpo_are_rounds_of_whole_groups(tmp_path: Path, capsys: py
 
 
 TRL_FIELDS = {
+    "gkd": "temperature lmbda beta max_new_tokens teacher_model_name_or_path teacher_model_init_kwargs disable_dropout "
+    "seq_kd",
+    "online_dpo": "reward_model_path max_new_tokens max_length temperature top_p top_k min_p repetition_penalty "
+    "generation_kwargs cache_implementation missing_eos_penalty beta loss_type disable_dropout use_vllm "
+    "vllm_model_impl vllm_structured_outputs_regex vllm_gpu_memory_utilization vllm_mode vllm_server_base_url "
+    "vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port vllm_tensor_parallel_size "
+    "vllm_enable_sleep_mode ds3_gather_for_generation model_init_kwargs trust_remote_code reward_weights",
     "sft": "learning_rate model_init_kwargs trust_remote_code router_aux_loss_coef chat_template_path "
     "dataset_text_field dataset_kwargs dataset_num_proc eos_token max_length truncation_mode "
     "shuffle_dataset packing packing_strategy padding_free pad_to_multiple_of eval_packing "
@@ -347,7 +354,8 @@ def test_the_trainer_must_be_named_where_arguments_fit_several(tmp_path: Path, c
     (tmp_path / "any.yaml").write_text("learning_rate: 1.0e-5\nmodel_name_or_path: gpt2\n", encoding="utf-8")
     with pytest.raises(SystemExit):
         main(["convert", str(tmp_path / "any.yaml")])
-    said = "fits several trainers: name one with --trainer (dpo, grpo, kto, ppo, reward, rloo, sft)"
+    said = "fits several trainers: name one with --trainer (distill_prompts, dpo, gkd, grpo, kto, "
+    said += "online_dpo, ppo, reward, rloo, sft)"
     assert said in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "any.yaml"), "--trainer", "dpo"]) == 0
     assert "name: dpo" in capsys.readouterr().out
