@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
-from torch.optim import Optimizer
 
 from rlcore.errors import ConfigError, RanksError
 from rlcore.protocols import Learner
@@ -30,11 +29,11 @@ from rlcore.settings import RunConfig
 from rlcore.sharding.tensor_file import SavedTensor
 from rlcore.sharding.whole import load_optimizer
 from rlcore_shard.blocks import norms_of, shared_weights
-from rlcore_shard.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
+from rlcore_shard.divisible import DivisibleLearner, StepsParts, copy_of, divisible, open_process_group, run_divided
 from rlcore_shard.shards import Cut, Shards
 
 
-class FullySharded:
+class FullySharded(StepsParts):
     """The strategy `fsdp` (`rlcore.protocols.Sharding`).
 
     Args:
@@ -43,6 +42,7 @@ class FullySharded:
         offload: keep the parts, their gradients and moments in the CPU's memory.
     """
 
+    name = "fsdp"
     divides_rows = True
 
     def __init__(self, ranks: Ranks, *, within_node: bool, offload: bool) -> None:
@@ -51,7 +51,7 @@ class FullySharded:
                 "run.shard = 'fsdp': run.mixed_precision = 'fp16' scales gradients, which is not supported for sharded "
                 "ones: use bf16"
             )
-        self.ranks, self.was_skipped = ranks, False
+        self.ranks = ranks
         self._offload: OffloadPolicy = CPUOffloadPolicy(pin_memory=ranks.device.type != "cpu") if offload else (
             OffloadPolicy()
         )  # fmt: skip
@@ -67,16 +67,14 @@ class FullySharded:
         """
         learner = divisible(policy, "fsdp")
         self._learner, module = learner, learner.module
-        # Parameters of its own in the same memory, which torch then replaces; tied ones stay tied.
-        trained = learner.lockstep_copy(
-            {id(each): nn.Parameter(each.data, requires_grad=each.requires_grad) for each in module.parameters()}
-        )
+        trained = copy_of(learner)
         # Weights that are still as in their files are converted block by block, and this process keeps its rows.
         start: dict[int, torch.dtype] = getattr(learner, "start_dtypes", dict)()
         own = zip(trained.parameters(), module.parameters(), strict=True)
         self._dtypes = {id(each): start[id(like)] for each, like in own if id(like) in start}
         self._shard(trained, learner)
         self._trained: Any = trained
+        run_divided(learner, trained, self._run, self.ranks)
         parts = list(trained.parameters())
         weights = Shards(dict(module.named_parameters()), list(parts), self._cut)
         frozen = learner.frozen_parameters()
@@ -84,20 +82,8 @@ class FullySharded:
         learner.use_shards(weights, Shards(frozen, kept, self._cut))
         if start:
             learner.drop()
-        is_mixed = self.ranks.mixed_precision != "no"
-        policy.use_forward(self._forward, autocast=self.ranks.accelerator.autocast if is_mixed else nullcontext)
         self.parameters: list[nn.Parameter] = [part for part in parts if part.requires_grad]
         return self.parameters
-
-    def drive(self, optimizer: Optimizer) -> Any:
-        """Return the optimizer.
-
-        Raises:
-            ConfigError: it reads whole tensors, as one with factorised or 8-bit moments does.
-        """
-        check_optimizer(optimizer, "fsdp")
-        self.optimizer = optimizer
-        return optimizer
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:
@@ -112,20 +98,6 @@ class FullySharded:
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of one micro-batch's loss."""
         torch.autograd.backward(loss * self.ranks.world)  # gradients are averaged over ranks
-
-    def step(self, max_norm: float) -> Tensor | None:
-        """Clip, step and clear the gradients; a gradient whose norm is not finite makes no step."""
-        norm = self._clip(max_norm)
-        self.was_skipped = not bool(norm.isfinite())
-        if not self.was_skipped:
-            self.optimizer.step()
-        self._learner.drop()
-        self.optimizer.zero_grad()
-        return norm if max_norm else None
-
-    def discard(self) -> None:
-        """Clear the gradients."""
-        self.optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, with this process's parts of its tensors."""
@@ -154,13 +126,8 @@ class FullySharded:
             DTensor.from_local(rows, self._mesh, self._placements, shape=part.shape, stride=part.stride())
         )
 
-    def _forward(self, *args: Any, **options: Any) -> Any:
-        """Call the parts with gradients, the whole module without."""
-        if not torch.is_grad_enabled():
-            self._learner.gather()
-            return self._learner.module(*args, **options)
-        for own, mode in zip(self._trained.modules(), self._learner.module.modules(), strict=True):
-            own.training = mode.training
+    def _run(self, *args: Any, **options: Any) -> Any:
+        """Call the parts, which torch gathers."""
         with warnings.catch_warnings():  # torch warns of views, which the policy and the scorer return copies of
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
             return self._trained(*args, **options)
@@ -196,7 +163,6 @@ class FullySharded:
                 weight.data = weight.data.to(self.ranks.device, dtype)
 
     def _clip(self, max_norm: float) -> Tensor:
-        """Clip the gradient to a norm, if it is not 0; return the norm before, that of all parts on all processes."""
         parts = [_local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
         square = torch.nn.utils.get_total_norm(parts).square().to(self.ranks.device)
         torch.distributed.all_reduce(square, group=self._mesh.get_group(self._mesh.ndim - 1))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -22,7 +22,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
-from torch.optim import Optimizer
 
 from rlcore.dropout import is_stochastic
 from rlcore.errors import ConfigError, ModelError
@@ -30,13 +29,13 @@ from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
 from rlcore.sharding.whole import load_optimizer
-from rlcore_shard.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
+from rlcore_shard.divisible import DivisibleLearner, StepsParts, copy_of, divisible, open_process_group, run_divided
 from rlcore_shard.shards import Cut, Shards
 from rlcore_shard.shared_rows import run_on_all_rows
 from rlcore_shard.tensor_plan import COLUMNS, plan_of
 
 
-class TensorParallel:
+class TensorParallel(StepsParts):
     """The strategy `tp` (`rlcore.protocols.Sharding`).
 
     The optimizer steps plain tensors, which share their memory with the parts: torch's optimizers do not take divided
@@ -46,10 +45,11 @@ class TensorParallel:
         ranks: this process's place among the others.
     """
 
+    name = "tp"
     divides_rows = False
 
     def __init__(self, ranks: Ranks) -> None:
-        self.ranks, self.was_skipped = ranks, False
+        self.ranks = ranks
         open_process_group(ranks)
         self._mesh = init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("tensor",))
         self._cut = Cut(self._join, self._copy, device=ranks.device)
@@ -62,11 +62,7 @@ class TensorParallel:
         """
         learner: DivisibleLearner = divisible(policy, "tp")
         self._learner, module = learner, learner.module
-        # Parameters of its own in the same memory, until they are divided; tied ones stay tied.
-        trained = learner.lockstep_copy(
-            {id(each): nn.Parameter(each.data, requires_grad=each.requires_grad) for each in module.parameters()},
-            every_block=True,  # because processes have cached other sequences
-        )
+        trained = copy_of(learner, every_block=True)  # because processes have cached other sequences
         plan = plan_of(trained, self.ranks.world)
         if is_stochastic(trained.train()):
             raise ModelError(
@@ -74,7 +70,10 @@ class TensorParallel:
                 "process: set trainer.dropout=false, or run.shard=fsdp"
             )
         self._divide(trained, plan.linear)
-        self._trained: Any = trained
+        rank = self.ranks.rank
+        run_divided(
+            learner, trained, lambda *args, **options: run_on_all_rows(trained, rank, args, options), self.ranks
+        )
         summed = {id(each) for name in plan.summed for each in trained.get_submodule(name).parameters()}
         parts = list(trained.parameters())
         weights = Shards(dict(module.named_parameters()), list(parts), self._cut)
@@ -84,22 +83,10 @@ class TensorParallel:
             distribute_tensor(each.detach(), self._mesh, [Shard(0)], src_data_rank=None) for each in frozen.values()
         ]
         learner.use_shards(weights, Shards(frozen, kept, self._cut))
-        is_mixed = self.ranks.mixed_precision != "no"
-        policy.use_forward(self._forward, autocast=self.ranks.accelerator.autocast if is_mixed else nullcontext)
         self._parts = [part for part in parts if part.requires_grad]
         self._is_summed = [id(part) in summed for part in self._parts]
         self.parameters = [nn.Parameter(local(part)) for part in self._parts]
         return self.parameters
-
-    def drive(self, optimizer: Optimizer) -> Any:
-        """Return the optimizer.
-
-        Raises:
-            ConfigError: it reads whole tensors, as one with factorised or 8-bit moments does.
-        """
-        check_optimizer(optimizer, "tp")
-        self.optimizer = optimizer
-        return optimizer
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:  # noqa: ARG002  every pass exchanges hidden states
@@ -111,19 +98,9 @@ class TensorParallel:
         """Add the gradient of the losses of all processes for one micro-batch."""
         torch.autograd.backward(loss)
 
-    def step(self, max_norm: float) -> Tensor | None:
-        """Clip, step and clear the gradients; a gradient whose norm is not finite makes no step."""
-        norm = self._collect(max_norm)
-        self.was_skipped = not bool(norm.isfinite())
-        if not self.was_skipped:
-            self.optimizer.step()
-        self._learner.drop()
-        self.discard()
-        return norm if max_norm else None
-
     def discard(self) -> None:
         """Clear the gradients."""
-        self.optimizer.zero_grad()
+        super().discard()
         for part in self._parts:
             part.grad = None
 
@@ -157,15 +134,6 @@ class TensorParallel:
     def _restored(self, part: Tensor, saved: Tensor) -> Tensor:
         return self._own(part, saved).clone() if saved.shape == part.shape else saved
 
-    def _forward(self, *args: Any, **options: Any) -> Any:
-        """Call the divided layers on the rows of all processes with gradients, the whole module on its own without."""
-        if not torch.is_grad_enabled():
-            self._learner.gather()
-            return self._learner.module(*args, **options)
-        for own, mode in zip(self._trained.modules(), self._learner.module.modules(), strict=True):
-            own.training = mode.training
-        return run_on_all_rows(self._trained, self.ranks.rank, args, options)
-
     def _divide(self, trained: nn.Module, linear: Any) -> None:
         """Divide the named layers; each part has memory of its own, so that the whole weights can be freed."""
         styles: dict[str, ParallelStyle] = {
@@ -182,7 +150,7 @@ class TensorParallel:
                 )  # fmt: skip
                 layer.register_parameter(key, nn.Parameter(moved, requires_grad=part.requires_grad))
 
-    def _collect(self, max_norm: float) -> Tensor:
+    def _clip(self, max_norm: float) -> Tensor:
         """Hand the gradients to what the optimizer steps, and clip them; return the norm before.
 
         Gradients of whole tensors are averaged, because kernels of a GPU may round them differently in each process.

@@ -14,7 +14,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,7 +25,14 @@ from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
-from rlcore_shard.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
+from rlcore_shard.divisible import (
+    DivisibleLearner,
+    check_optimizer,
+    copy_of,
+    divisible,
+    open_process_group,
+    run_divided,
+)
 from rlcore_shard.flat_state import Fragment, gather_state, load_state
 from rlcore_shard.shards import Cut, Shards
 
@@ -63,10 +70,7 @@ class ZeroRedundancy:
         module = self._learner.module
         self._trained: nn.Module = module
         if self._stage == 3:
-            self._trained = self._learner.lockstep_copy(
-                {id(each): nn.Parameter(each.data, requires_grad=each.requires_grad) for each in module.parameters()},
-                every_block=True,  # because DeepSpeed gathers what runs
-            )
+            self._trained = copy_of(self._learner, every_block=True)  # because DeepSpeed gathers what runs
         self.parameters = [each for each in self._trained.parameters() if each.requires_grad]
         low = sorted({str(each.dtype).removeprefix("torch.") for each in self.parameters} - {"float32"})
         if low:
@@ -90,8 +94,7 @@ class ZeroRedundancy:
             model=self._trained, optimizer=optimizer, config=self._options()
         )
         self._divide()
-        is_mixed = self.ranks.mixed_precision != "no"
-        self._learner.use_forward(self._forward, autocast=self.ranks.accelerator.autocast if is_mixed else nullcontext)
+        run_divided(self._learner, self._trained, self._engine, self.ranks)
         return self.optimizer
 
     @contextmanager
@@ -149,16 +152,6 @@ class ZeroRedundancy:
             "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "steps_per_print": 2**62,
             "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, "zero_optimization": zero,
         } | ({"torch_autocast": autocast} if is_mixed else {})  # fmt: skip
-
-    def _forward(self, *args: Any, **options: Any) -> Any:
-        """Call DeepSpeed's module with gradients, the whole module without."""
-        module = self._learner.module
-        if not torch.is_grad_enabled():
-            self._learner.gather()
-            return module(*args, **options)
-        for own, mode in zip(self._trained.modules(), module.modules(), strict=True):
-            own.training = mode.training
-        return self._engine(*args, **options)
 
     def _divide(self) -> None:
         """Let the learner keep the parts of its weights."""
