@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+from small_teacher import teacher_folder
 from torch import Tensor
 
 from rlcore.checkpoints.manifest import OWN_FIELDS, write_manifest
@@ -22,6 +23,7 @@ from rlcore_testing.rig.compare_runs import MEASURED, difference, steps, weights
 from rlcore_testing.rig.runs import Tiny, run
 
 FAST = {"optimizer": {"lr": 1e-2, "scheduler": "step", "scheduler_options": {"step_size": 3}}}
+DISTILL = {"teacher": teacher_folder(), "batch_size": 4, "on_policy": 0.3}
 TRAINERS: dict[tuple[str, str], dict[str, Any]] = {
     ("rlcore-sft", "sft"): {"batch_size": 4, **FAST},
     ("rlcore-ppo", "ppo"): {
@@ -31,6 +33,9 @@ TRAINERS: dict[tuple[str, str], dict[str, Any]] = {
     ("rlcore-ilql", "ilql"): {"batch_size": 4, "sync_every": 3, "target_rate": 0.5, **FAST},
     ("rlcore-grpo", "grpo"): {"rollouts": 8, "num_generations": 2, "kl_coef": 0.5, "sync_ref_every": 3, **FAST},
     ("rlcore-dpo", "dpo"): {"batch_size": 4, "cache_ref": False, **FAST},
+    ("rlcore-dpo", "online_dpo"): {"batch_size": 4, **FAST},
+    ("rlcore-distill", "distill"): {**DISTILL, **FAST},
+    ("rlcore-distill", "distill_prompts"): {**DISTILL, **FAST},
     ("rlcore-reinforce", "reinforce"): {"rollouts": 8, **FAST},
     ("rlcore-rft", "rft"): {"generations": 8, "improve_steps": 2, "history": 2, "batch_size": 5, **FAST},
     ("rlcore-reward", "reward"): {"batch_size": 4, **FAST},
