@@ -38,10 +38,10 @@ def describe_change(
     """
     for content, drops in CONTENTS:
         with suppress(DataError):  # such as a result without a call; `_in_rounds` renders calls
-            if found := _in_turn(render, ending, first, last, content):
+            if alone := _in_turn(render, ending, first, last, content):
                 return (
-                    f"it renders a turn of the assistant{drops} as {found[0]} when it is the last one, and as "
-                    f"{found[1]} once another message follows"
+                    f"it renders a turn of the assistant{drops} as {alone[0]} when it is the last one, and as "
+                    f"{alone[1]} once another message follows"
                 )
         with suppress(DataError):
             if found := _in_rounds(render, first, [answer(content if drops or not calls else "", calls), *last]):

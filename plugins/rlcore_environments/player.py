@@ -264,8 +264,8 @@ class Player:
     def _is_rewarded_alone(self) -> bool:
         """Return whether the trainer learns from rewards, and those of the environment are the only ones."""
         trainer, known = str(self.config.trainer.get("name")), all_registries().trainers
-        needs: Sequence[str] = known.get(trainer).target().needs if trainer in known else ()
-        return "reward_fn" in needs and self.config.data.reward_fn in (None, "environment")
+        target: Any = known.get(trainer).target() if trainer in known else None
+        return "reward_fn" in getattr(target, "needs", ()) and self.config.data.reward_fn in (None, "environment")
 
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""
