@@ -70,6 +70,8 @@ class ArenaGame:
                 if sender != player
             ]
             if player == self._seat:
+                if player in getattr(self._game.state, "elimination_order", ()):
+                    raise RuntimeError(f"the game asks player {player}, whom it has eliminated, and so gives no reward")
                 return False, "\n".join(lines)
             last, in_a_row = player, in_a_row + 1 if player == last else 1
             if in_a_row > MOST_IN_A_ROW:

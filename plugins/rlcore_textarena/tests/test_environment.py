@@ -129,6 +129,14 @@ def test_a_game_that_goes_on_asking_a_player_whose_moves_are_invalid_fails_by_na
     assert next(asked) <= 200
 
 
+def test_a_game_that_goes_on_asking_the_policy_whom_it_has_eliminated_fails_by_name() -> None:
+    poker = make(id="Poker-v0-small", players=2, opponent=lambda observation, rng: "[Call]").make()
+    poker.reset({}, seed=1)
+    assert not poker.step(Turn("no move", 0)).done  # one is forgiven
+    with pytest.raises(RuntimeError, match="the game asks player 0, whom it has eliminated, and so gives no reward"):
+        poker.step(Turn("no move", 1))
+
+
 def test_games_leave_the_global_generators_as_they_are() -> None:
     factory = make(**DICE)
     random.seed(5)
