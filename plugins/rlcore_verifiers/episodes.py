@@ -20,8 +20,9 @@ class Verifiers:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = dict(options)
-        self._by_index, self._by_key = dict[int, Any](), dict[str, Any]()
-        self._unread: Iterator[Any] | None = None
+        self._tasks, self._ordered = dict[tuple[str, Any], Any](), list[Any]()
+        self._taskset: Any = None
+        self._unread: Iterator[Any] = iter(())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
@@ -39,10 +40,10 @@ class Verifiers:
             ValueError: the taskset has no task to train on.
         """
         count = self.options["eval_rows"]
-        while len(self._by_key) < count + self.options["train_rows"] and self._read():
+        most = count + self.options["train_rows"]
+        while len(self._ordered) < most and self._read(most):
             pass
-        found = list(self._by_key.values())
-        held_out, rest = found[:count], found[count : count + self.options["train_rows"]]
+        held_out, rest = self._ordered[:count], self._ordered[count:most]
         if split == "train":
             seen = {_question(task) for task in held_out}
             if not rest:
@@ -57,22 +58,27 @@ class Verifiers:
         Raises:
             LookupError: there is none.
         """
-        by, value = (self._by_key, row["key"]) if row.get("key") else (self._by_index, int(row["task"]))
-        while value not in by and self._read():
+        name, value = ("key", row["key"]) if row.get("key") else ("index", int(row["task"]))
+        most = max(self.options["eval_rows"] + self.options["train_rows"], value + 1 if name == "index" else 0)
+        while (name, value) not in self._tasks and self._read(most):
             pass
-        if value not in by:
+        if (name, value) not in self._tasks:
             raise LookupError(
-                f"the taskset {self.options['taskset']!r} has no task with the {'key' if row.get('key') else 'index'} "
-                f"{value!r}; if it returns other tasks each time it is loaded, give its shuffle a seed"
+                f"the taskset {self.options['taskset']!r} has no task with the {name} {value!r}; if it returns other "
+                "tasks each time it is loaded, give its shuffle a seed"
             )
-        return by[value]
+        return self._tasks[name, value]
 
-    def _read(self) -> bool:
-        """Read another task, and return whether there was one."""
-        if self._unread is None:
-            self._unread = iter(load_tasks(self.options))
+    def _read(self, most: int) -> bool:
+        """Read another task, and return whether there was one; an endless taskset has so many."""
+        if self._taskset is None:
+            self._taskset = load_tasks(self.options)
+            self._unread = iter(self._taskset)
+        if not self._taskset.bounded and len(self._ordered) >= most:
+            return False
         if (task := next(self._unread, None)) is not None:
-            self._by_index[task.data.idx] = self._by_key[task.key] = task
+            self._tasks["index", task.data.idx] = self._tasks["key", task.key] = task
+            self._ordered.append(task)
         return task is not None
 
 

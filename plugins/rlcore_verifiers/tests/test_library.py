@@ -93,6 +93,14 @@ def test_a_task_that_the_taskset_does_not_return_again_is_a_failure(remote: Any,
         remote().make().reset(row, seed=0)
 
 
+def test_an_endless_taskset_is_read_as_far_as_rows_need_it(remote: Any) -> None:
+    factory = remote(options={"count": 10**9}, eval_rows=2, train_rows=3)
+    assert indices(factory, "train") == [2, 3, 4]
+    assert factory.make().reset({"task": 20}, seed=0)[0]["content"] == "20 plus 20 is"
+    with pytest.raises(RemoteError, match="has no task with the key 'ffff"):
+        factory.make().reset({"key": "f" * 64}, seed=0)
+
+
 def test_answers_in_turns_are_the_same_as_one_after_the_other(remote: Any) -> None:
     factory = remote()
     first, second = factory.make(), factory.make()

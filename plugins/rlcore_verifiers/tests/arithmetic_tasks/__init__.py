@@ -31,6 +31,10 @@ class SumsConfig(vf.TasksetConfig):
 
 
 class Sums(vf.Taskset[SumTask, SumsConfig]):
+    @property
+    def bounded(self) -> bool:
+        return self.config.count < 10**9
+
     def __iter__(self) -> Iterator[SumTask]:
         if self.config.view == "reversed":
             return iter(list(super().__iter__())[::-1])
