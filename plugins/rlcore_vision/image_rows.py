@@ -204,7 +204,7 @@ def _part(images: ImageStore, part: Any, rest: list[int], where: str, *, has_ima
     first, *others = _split(images, text, has_images=has_images)
     if not others:
         return [part], False
-    placed = [{"type": "text", "text": first}] if first else []
+    placed: list[Any] = [{"type": "text", "text": first}] if first else []
     for piece in others:
         placed.append({"type": "image", TOKEN: _token(images, None, rest, where)})
         placed += [{"type": "text", "text": piece}] if piece else []
