@@ -81,16 +81,20 @@ TRAINERS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 SOON: dict[str, dict[str, Any]] = {
-    "grpo": {**TRAINERS["grpo"], "entropy_coef": 0.01},
+    "grpo": {**TRAINERS["grpo"], "credit": "turn", "entropy_coef": 0.01},
     "ppo": {"name": "ppo", "entropy_coef": 0.02, "optimizer": {"lr": 1e-3}},
 }
 """Options for `GuessSoon`."""
-GAMES = {"number": (GuessNumber, TRAINERS), "soon": (GuessSoon, SOON)}
+GAMES: dict[str, tuple[type[GuessNumber], dict[str, dict[str, Any]], dict[str, int]]] = {
+    "number": (GuessNumber, TRAINERS, {"grpo": 300, "ppo": 300}),
+    "soon": (GuessSoon, SOON, {"grpo": 200, "ppo": 80}),
+}
+"""The environment of each game, and the options and the number of rounds by trainer."""
 
 
 def train(seed: int, trainer: str, game: str = "number", **run: Any) -> Any:
     """Train on one of `GAMES`, with its options for a trainer; evaluations play greedily."""
-    environment, trainers = GAMES[game]
+    environment, trainers, steps = GAMES[game]
     return rlcore.train(
         MODEL,
         tokenizer=make_tokenizer(),
@@ -98,7 +102,7 @@ def train(seed: int, trainer: str, game: str = "number", **run: Any) -> Any:
         environment=environment,
         gen={"max_new_tokens": 1},
         eval={"every": 25, "gen": {"temperature": 0.0}},
-        run={"steps": 300, "seed": seed, "name": f"guess_{game}_{trainer}_{seed}", "overwrite": True, **run},
+        run={"steps": steps[trainer], "seed": seed, "name": f"guess_{game}_{trainer}_{seed}", "overwrite": True, **run},
     )
 
 
