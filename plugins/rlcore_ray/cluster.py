@@ -26,6 +26,7 @@ def connect(address: str | None, num_cpus: float) -> bool:
 
     Raises:
         RayError: the cluster cannot be reached, or a Ray cannot be started.
+        KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
     if ray.is_initialized():
         return False
@@ -41,6 +42,8 @@ def connect(address: str | None, num_cpus: float) -> bool:
                     "local", num_cpus=max(os.cpu_count() or 1, math.ceil(num_cpus)), namespace=NAMESPACE,
                     include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
                 )  # fmt: skip
+    except SystemExit as error:  # of Ray's handler of SIGTERM
+        raise KeyboardInterrupt from error
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         what = f"no cluster answers at {address}" if address else "a Ray cannot be started on this machine"
         reason = str(error).strip().partition("\n")[0]

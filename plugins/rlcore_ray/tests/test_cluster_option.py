@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlcore.cli import main
-from rlcore_ray import launch
+from rlcore.cli import INTERRUPTED, main
+from rlcore_ray import cluster, launch
 from rlcore_ray.launch_command import Launch
 
 CONFIG = "trainer: {name: sft}\nmodel: {path: nowhere}\ndata: {samples: [ab]}\n"
@@ -49,3 +51,13 @@ def test_a_cluster_that_is_unknown_or_has_wrong_options_is_an_error(
     assert main(["train", "run.yaml", f"run.cluster={cluster}"]) == 1
     assert error in capsys.readouterr().err
     assert not started
+
+
+def test_sigterm_while_ray_starts_ends_the_command_as_ctrl_c_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray replaces the handler of SIGTERM meanwhile by one that exits with the number of the signal."""
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "init", lambda *_, **__: sys.exit(signal.SIGTERM))
+    assert main(["ray", "--processes", "1", "doctor"]) == INTERRUPTED
+    assert capsys.readouterr().err == "rlcore: interrupted\n"
