@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from small_teacher import teacher_folder
 
 from rlcore_testing.cases import cases
 from rlcore_testing.laws.trainer_options import Changes, an_accepted_change_has_its_effect
@@ -14,10 +15,12 @@ FAST = {"optimizer": {"lr": 1e-2}}
 GRPO = {"rollouts": 8, "num_generations": 2, "optimizer": {"lr": 1e-1, "max_grad_norm": 0.0}}
 PAIRS = {"batch_size": 4, **FAST}
 IMAGES = {"rollouts": 5, "batch_size": 3, "steps": 2, "guidance": 2.0, "clip_range": 0.05, "optimizer": {"lr": 3e-3}}
+DISTILL = {"teacher": teacher_folder(), "on_policy": 0.5, **PAIRS}
 ALONE: dict[tuple[str, str], dict[str, Any]] = {
     ("rlcore-sft", "sft"): PAIRS, ("rlcore-ppo", "ppo"): {"rollouts": 8, "batch_size": 4, "epochs": 2, **FAST},
     ("rlcore-ilql", "ilql"): PAIRS, ("rlcore-grpo", "grpo"): {"rollouts": 8, "num_generations": 2, **FAST},
-    ("rlcore-dpo", "dpo"): PAIRS, ("rlcore-reinforce", "reinforce"): {"rollouts": 8},
+    ("rlcore-dpo", "dpo"): PAIRS, ("rlcore-dpo", "online_dpo"): PAIRS, ("rlcore-distill", "distill"): DISTILL,
+    ("rlcore-distill", "distill_prompts"): DISTILL, ("rlcore-reinforce", "reinforce"): {"rollouts": 8},
     ("rlcore-rft", "rft"): {"generations": 8, "improve_steps": 3, "history": 2, "batch_size": 5},
     ("rlcore-reward", "reward"): PAIRS, ("rlcore-reward", "process_reward"): PAIRS, ("rlcore-ddpo", "ddpo"): IMAGES,
 }  # fmt: skip
@@ -43,6 +46,8 @@ BESIDE: list[tuple[str, str, dict[str, Any], str]] = [
     ("rlcore-dpo", "dpo", {**PAIRS, "loss": "discopop"}, "tau"),
     ("rlcore-dpo", "dpo", {**PAIRS, "sft_coef": 1.0}, "nll sft_coef"),
     ("rlcore-dpo", "dpo", {**PAIRS, "loss": "kto"}, "desirable_weight undesirable_weight"),
+    ("rlcore-dpo", "online_dpo", {**PAIRS, "loss": "simpo"}, "gamma"),
+    ("rlcore-dpo", "online_dpo", {**PAIRS, "loss": "ipo"}, "average"),
     ("rlcore-rft", "rft", {"generations": 8, "improve_steps": 2, "start_percentile": 0.1, "history": 2, **PAIRS},
      "history end_percentile"),
     ("rlcore-reward", "reward", {**PAIRS, "max_length": 12}, "max_length"),
@@ -51,6 +56,10 @@ BESIDE: list[tuple[str, str, dict[str, Any], str]] = [
     ("rlcore-ddpo", "ddpo", {**IMAGES, "stats": "prompt", "stats_size": 8, "stats_min_count": 3}, "stats_min_count"),
 ]  # fmt: skip
 """Dist, trainer, options, and the options that have an effect beside those."""
+OF_SERVER = dict.fromkeys(
+    [f"server.{name}" for name in ("top_k", "tail", "concurrency", "timeout_s", "retries")],
+    "is of a teacher on a server, and the kit's runs have a model as teacher",
+)
 SILENT = {
     "ppo": {
         "turn_gamma": "discounts from turn to turn of an episode, and the kit's prompts have one turn",
@@ -65,6 +74,7 @@ SILENT = {
         "off_policy_mask": "compares with the log-probs of another sampler; the built-in one has those of the policy",
     },
     "dpo": {"cache_ref": "keeps the reference's log-probs for other runs, and changes none of them"},
+    **dict.fromkeys(("distill", "distill_prompts"), OF_SERVER),
     "ddpo": {"cfg_in_training": "false is refused beside guidance, and changes nothing without"},
     "reward": {"tie_ratio": "is of pairs that are ties, and the kit's rows have none"},
 }

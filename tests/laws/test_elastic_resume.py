@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from small_teacher import teacher_folder
 
 from rlcore_testing.cases import cases
 from rlcore_testing.law import Subject
@@ -18,12 +19,16 @@ from rlcore_testing.rig.compare_runs import check_close
 from rlcore_testing.rig.isolate import call_on_two_ranks
 from rlcore_testing.rig.runs import Tiny, run, run_described, steady_options
 
+DISTILL = {"teacher": teacher_folder(), "batch_size": 4, "on_policy": 0.5}
 TRAINERS: dict[tuple[str, str], dict[str, Any]] = {
     ("rlcore-sft", "sft"): {"batch_size": 4},
     ("rlcore-ppo", "ppo"): {"rollouts": 8, "batch_size": 4, "epochs": 1, "kl_coef": 0.1, "kl_target": 0.5},
     ("rlcore-ilql", "ilql"): {"batch_size": 4},
     ("rlcore-grpo", "grpo"): {"rollouts": 8, "num_generations": 2},
     ("rlcore-dpo", "dpo"): {"batch_size": 4},
+    ("rlcore-dpo", "online_dpo"): {"batch_size": 4},
+    ("rlcore-distill", "distill"): DISTILL,
+    ("rlcore-distill", "distill_prompts"): DISTILL,
     ("rlcore-reinforce", "reinforce"): {"rollouts": 8},
     ("rlcore-rft", "rft"): {"generations": 8, "improve_steps": 2, "history": 2, "batch_size": 5},
     ("rlcore-reward", "reward"): {"batch_size": 4},
