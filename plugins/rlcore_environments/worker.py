@@ -94,7 +94,10 @@ class Server:
             return found
 
         async def wait() -> Any:
-            return await found
+            try:
+                return await found
+            except (SystemExit, KeyboardInterrupt) as error:  # which would end the loop
+                raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
 
         return asyncio.run_coroutine_threadsafe(wait(), self.loop).result()
 

@@ -24,7 +24,7 @@ from rlcore_environments.answers import read_step
 from rlcore_environments.calls import Calls
 from rlcore_environments.isolation import RemoteEnvironment, Workers, isolated_factory
 from rlcore_environments.options import ToolOptions
-from rlcore_environments.process import Worker
+from rlcore_environments.process import RemoteError, Worker
 from rlcore_environments.tools import Tools
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
@@ -135,6 +135,18 @@ def test_a_process_that_hangs_is_replaced(how: str, monkeypatch: pytest.MonkeyPa
         assert second.reset({}, seed=0) == "go"
         assert read_step(second.step(Turn("a", 1))).done
         assert time.monotonic() - begin < 50  # it would hang for 60 s
+    finally:
+        factory.shutdown()  # type: ignore[misc]
+
+
+def test_a_coroutine_that_exits_fails_its_own_episode_alone() -> None:
+    factory = isolated_factory("isolated_games:Dice", None, one_each=False)
+    try:
+        one, other = factory.make(), factory.make()
+        one.reset({}, seed=0), other.reset({}, seed=0)
+        with pytest.raises(RemoteError, match="RuntimeError: it raised SystemExit: 4"):
+            one.step(Turn("exit", 0))
+        assert other.step(Turn("a", 0))["messages"] == "on"  # type: ignore[index]
     finally:
         factory.shutdown()  # type: ignore[misc]
 
