@@ -7,6 +7,7 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sweep_fakes
@@ -399,4 +400,17 @@ def test_of_many_measurements_the_best_and_the_last_are_kept() -> None:
     assert thinned(many, "max") == [(1, 3.0), (5, 2.0)]
     assert thinned(many, "min") == [(4, 0.5), (5, 2.0)]
     assert thinned([(each, 1.0 * each) for each in range(9)], "max") == [(8, 8.0)]
+    of_a_population = thinned([(each, -1.0 * each) for each in range(1, 10)], "max", 3)  # also the first after 3, 6, 9
+    assert [step for step, _ in of_a_population] == [1, 3, 6, 9]
     assert str(thinned([(each, nan) for each in range(9)], "max")) == "[(8, nan)]"
+
+
+@pytest.mark.parametrize(("code", "is_unfinished"), [(130, True), (-signal.SIGTERM, True), (1, False)])
+def test_a_trial_that_a_signal_ended_before_its_run_began_is_unfinished(
+    code: int, is_unfinished: bool, tmp_path: Path
+) -> None:
+    """As one that waited for room in a cluster, whose command ends with 130."""
+    (tmp_path / "log").touch()
+    metrics, process = MetricFile(tmp_path / "metrics.jsonl", METRIC), SimpleNamespace(returncode=code)
+    trial = Child(0, process, tmp_path / "log", 0, metrics)  # type: ignore[arg-type]
+    assert trial.was_interrupted() is is_unfinished
