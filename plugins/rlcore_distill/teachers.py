@@ -71,8 +71,9 @@ class ModelTeacher:
         Raises:
             DataError: a sequence has a token that the teacher does not have.
         """
-        if isinstance(self.model, SizedVocabulary) and self.model.vocabulary_size < logits.shape[1]:
-            check_tokens(part, self.model.vocabulary_size, "the teacher")
+        sized: Any = self.model
+        if isinstance(sized, SizedVocabulary) and sized.vocabulary_size < logits.shape[1]:
+            check_tokens(part, sized.vocabulary_size, "the teacher")
         with torch.no_grad():
             teacher = self._score(part, logits=True, temperature=temperature).need("logits").float()
         if teacher.shape[1] != logits.shape[1]:

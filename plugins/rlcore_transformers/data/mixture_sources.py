@@ -138,7 +138,7 @@ def _weights(given: Any, what: str) -> tuple[tuple[int, float], ...]:
         return ((0, float(given)),)
     if not given:
         raise DataError(f"{what} = {{}}: must have the weight at one step at least, as in {{0: 3, 1000: 1}}")
-    found = {}
+    found: dict[int, float] = {}
     for step, weight in given.items():
         if isinstance(step, bool) or not re.fullmatch(r"\d+", str(step)):
             raise DataError(f"{what}: {step!r} is no step; write weights by step, as in {{0: 3, 1000: 1}}")

@@ -161,8 +161,9 @@ def _is_small(name: str) -> bool:
 def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool]:
     fields = row if isinstance(row, Mapping) else {}
     content: Any = fields.get(column) if isinstance(row, Mapping) else row
-    if content is None and is_conversation(messages := fields.get("messages")):
-        content = list(takewhile(lambda message: message["role"] != "assistant", messages))
+    given: Any = fields.get("messages")
+    if content is None and is_conversation(given):
+        content = list(takewhile(lambda message: message["role"] != "assistant", given))
     values = {name: fields.get(name) for name in columns if name != column}
     if isinstance(content, str):
         return Prompt(content, (0,), values), True
