@@ -14,28 +14,34 @@ from rlcore_vision.image_store import PROBE, ImageStore
 
 
 def require_own_reading(model: PreTrainedModel, images: ImageStore) -> None:
-    """Compare the logits of a small image and a word with those of the model's own forward pass.
+    """Compare the logits of two small images and words with those of the model's own forward pass.
+
+    They must not depend on later tokens either.
 
     Raises:
         ModelError: they differ, such as those of Qwen3-VL, whose encoder also adds features to the layers of the
-            language model; or one of both passes fails.
+            language model, or depend on later tokens, or a pass fails.
     """
     if model.device.type == "meta":
         return
     processor = images.processor
-    made = processor(text=[f"{processor.image_token} a"], images=[[PROBE]], return_tensors="pt")
+    shown = [PROBE, PROBE.resize((96, 48))]
+    text = f"{processor.image_token} a {processor.image_token} a"
+    made = processor(text=[text], images=[shown], return_tensors="pt")
     known = inspect.signature(model.forward).parameters
     own = {name: made[name].to(model.device) for name in made if name in known}
-    token = images.add(PROBE, "a small image")
-    tokens = own["input_ids"].masked_fill(own["input_ids"] == images.image_token_id, token)
+    names = [images.add(image, "a small image") for image in shown]
     try:
+        tokens = torch.tensor([images.name(own["input_ids"][0].tolist(), names)], device=model.device)
         with probing(model):
             expected = model(**own).logits
             found = model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits
             require_same(model, "logits", found, expected)
+            begun = model(input_ids=tokens[:, :-1], attention_mask=torch.ones_like(tokens[:, :-1])).logits
+            require_same(model, "logits without the last token", begun, found[:, :-1])
     except TechniqueRefused as refusal:
         raise ModelError(
-            f"{type(model).__name__} ({model.config.model_type}) does not read a small image here as it does by itself "
+            f"{type(model).__name__} ({model.config.model_type}) does not read small images here as it does by itself "
             f"({refusal}), so it cannot be trained on images: take another family, or a tokenizer without an image "
             "processor to train on texts"
         ) from refusal

@@ -29,5 +29,5 @@ def test_a_model_whose_encoder_adds_features_to_layers_of_the_language_model_is_
         **{name: getattr(like, name) for name in ids},
     )  # fmt: skip
     torch.manual_seed(0)
-    with pytest.raises(ModelError, match=r"\(qwen3_vl\) does not read a small image .* \(logits differ"):
+    with pytest.raises(ModelError, match=r"\(qwen3_vl\) does not read small images .* \(logits differ"):
         build_vision_language(config, VisionLanguageConfig(), tokenizer=processor)
