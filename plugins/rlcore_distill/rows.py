@@ -9,12 +9,12 @@ import torch
 
 from rlcore.config import evolve
 from rlcore.errors import DataError
-from rlcore.protocols import Policy, SizedVocabulary
+from rlcore.protocols import Policy
 from rlcore.sampling import sample
 from rlcore.training import Run, rollout_metrics, stack_samples
 from rlcore.types import Metrics, Prompt, Sample, Trajectories
 from rlcore_distill.config import DistillConfig, PromptDistillConfig
-from rlcore_distill.vocabulary import check_tokens
+from rlcore_distill.vocabulary import check_tokens, table_size
 from rlcore_transformers.data.pipelines import read_as_prompts
 
 
@@ -100,6 +100,7 @@ class PromptRows:
     def __init__(self, config: PromptDistillConfig, run: Run, teacher: Policy | None) -> None:
         self.config, self.run, self.teacher, self.shares = config, run, teacher, Shares(config.on_policy)
         self.order = run.data.order(run.prompts)
+        self._vocabulary = table_size(run.models.policy)  # before its weights are divided among processes
 
     def num_batches(self) -> int | None:
         """Return the number of steps of a pass over the prompts."""
@@ -112,6 +113,7 @@ class PromptRows:
         given = list[Trajectories]()
         if taken[own:] and self.teacher is not None:
             given = [sample_teacher(self.run, self.teacher, taken[own:], self.config)]
+            check_tokens(given[0], self._vocabulary, "the policy")
         return _together(self.run, taken[:own], given)
 
 
@@ -172,8 +174,6 @@ def sample_teacher(run: Run, teacher: Policy, prompts: Sequence[Prompt], config:
     mine = _share(run, prompts)
     gen = evolve(run.config.gen, temperature=config.teacher_temperature, beta=0.0)
     batch = sample(teacher, mine, gen, row_seeds=run.sampling.row_seeds(len(mine)))
-    if isinstance(policy := run.models.policy, SizedVocabulary):
-        check_tokens(batch, policy.vocabulary_size, "the policy")
     return _first(run.ranks.gather_batch(batch.to(run.ranks.device).with_only()), len(prompts))
 
 

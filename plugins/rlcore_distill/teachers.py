@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError
-from rlcore.protocols import Policy, SizedVocabulary
+from rlcore.protocols import Policy
 from rlcore.training import Run, by_block
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_distill.config import BASE, DistillConfig
 from rlcore_distill.loss import top_outcomes
-from rlcore_distill.vocabulary import check_same_tokens, check_tokens
+from rlcore_distill.vocabulary import check_same_tokens, check_tokens, table_size
 from rlcore_transformers.models.peft.adapters import Adapters, find_adapters
 from rlcore_transformers.models.peft.inject import GIVEN, REWRITTEN
 from rlcore_transformers.models.tokenizers import load_tokenizer
@@ -64,6 +64,7 @@ class ModelTeacher:
 
     def __init__(self, score: Callable[..., PolicyOutputs], model: Policy | None, *, num_tokens: int) -> None:
         self._score, self.model, self._num_tokens = score, model, num_tokens
+        self._vocabulary = table_size(model)
 
     def compare(self, part: Trajectories, logits: Tensor, *, temperature: float) -> Compared:
         """Return the distributions over the whole vocabulary, or without padding if only one of them has it.
@@ -71,9 +72,8 @@ class ModelTeacher:
         Raises:
             DataError: a sequence has a token that the teacher does not have.
         """
-        sized: Any = self.model
-        if isinstance(sized, SizedVocabulary) and sized.vocabulary_size < logits.shape[1]:
-            check_tokens(part, sized.vocabulary_size, "the teacher")
+        if 0 < self._vocabulary < logits.shape[1]:
+            check_tokens(part, self._vocabulary, "the teacher")
         with torch.no_grad():
             teacher = self._score(part, logits=True, temperature=temperature).need("logits").float()
         if teacher.shape[1] != logits.shape[1]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlcore.errors import ConfigError, DataError
+from rlcore.protocols import SizedVocabulary
 from rlcore.types import Trajectories
 
 
@@ -34,13 +35,23 @@ def check_same_tokens(policy: Any, teacher: Any, *, option: str, name: str) -> N
     )
 
 
+def table_size(policy: Any) -> int:
+    """Return the number of rows of a policy's table of tokens, whose weights are whole; 0 if it does not state it."""
+    return policy.vocabulary_size if isinstance(policy, SizedVocabulary) else 0
+
+
 def check_tokens(batch: Trajectories, size: int, whose: str) -> None:
     """Check that a model has every token of some sequences, of which its table may have fewer rows than another's.
+
+    Args:
+        batch: the sequences.
+        size: number of rows of the model's table; 0 if it is unknown.
+        whose: the model, for errors.
 
     Raises:
         DataError: it lacks one.
     """
-    highest = int(batch.tokens.max())
+    highest = int(batch.tokens.max()) if size else -1
     if highest >= size:
         raise DataError(
             f"a sequence has token {highest}, which {whose} does not have: its table has {size} rows. The token is "
