@@ -30,5 +30,6 @@ arXiv:2503.20783 (Dr. GRPO); Yu et al. 2025, arXiv:2503.14476 (DAPO); Zheng et a
 MiniMax 2025, arXiv:2506.13585 (CISPO); Liu et al. 2026, arXiv:2602.05261 (LUSPO); Shen et al. 2026, arXiv:2602.10693
 (VESPO); Feng et al. 2025, arXiv:2505.10978 (GiGPO, for `credit: turn`). The
 preset `rloo` is the token loss with leave-one-out advantages, whose gradient on policy is that of the paper up to the
-normaliser; with `level: product` and `norm: sequence` it is the loss of TRL's RLOO, one clipped ratio per response.
+normaliser; with `level: product` and `norm: sequence` it is the loss of TRL's RLOO, one clipped ratio per response. The
+log-ratio of a response is cut off at ±20 nats, beyond which it has no gradient, so that no ratio is infinite.
 """

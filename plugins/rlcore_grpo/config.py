@@ -112,7 +112,8 @@ class GRPOConfig(BatchOptions):
     level: Literal["token", "sequence", "product"] = option(
         _of_preset("level", "token"),
         "what the ratio to the old policy is about: a token, or a whole response, as the geometric mean over its "
-        "tokens (`sequence`) or as their product, the ratio of the response's probabilities (`product`)",
+        "tokens (`sequence`) or as their product, the ratio of the response's probabilities, between exp(-20) and "
+        "exp(20) (`product`)",
         source=GSPO,
     )
     norm: Literal["token", "sequence", "sum", "constant"] = option(

@@ -10,13 +10,18 @@ import math
 import torch
 from torch import Tensor
 
+MAX_LOG_RATIO = 20.0
+"""Largest absolute log-ratio of a whole response, in nats; its ratio is at most 4.9e8."""
+
 
 def ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, *, level: str = "token") -> Tensor:
     """Return pi / pi_old of each token, or of its whole response: float[B, T].
 
     rho_t = exp(d_t), 1 where no token counts; `sequence`: rho_i = exp(sum_t d_t / n_i), Zheng et al. 2025,
     arXiv:2507.18071; `product`: rho_i = exp(sum_t d_t), the ratio of the response's probabilities; with d = log pi -
-    log pi_old over the n_i tokens that count. The gradient of rho_i reaches every token of the response.
+    log pi_old over the n_i tokens that count. The gradient of rho_i reaches every token of the response. The sum of
+    `product` is cut off at +-MAX_LOG_RATIO, so that ratios of long responses stay finite: within it, ratio and gradient
+    are exact; beyond it, rho_i is exp(+-MAX_LOG_RATIO) and its gradient 0.
 
     Args:
         logprobs: float[B, T], with gradients.
@@ -28,7 +33,7 @@ def ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, *, level: str =
     if level == "sequence":
         gap = (gap.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)).expand_as(gap)
     elif level == "product":
-        gap = gap.sum(1, keepdim=True).expand_as(gap)
+        gap = gap.sum(1, keepdim=True).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).expand_as(gap)
     return gap.exp()
 
 

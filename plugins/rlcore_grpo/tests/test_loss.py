@@ -47,6 +47,20 @@ def test_the_ratio_of_a_response_is_the_product_over_its_tokens() -> None:
     assert new.grad.flatten().tolist() == pytest.approx([-math.exp(-0.5)] * 2 + [0, 0, 0, 0])
 
 
+def test_the_product_of_a_long_response_is_bounded_and_exact_within_the_bounds() -> None:
+    gaps = torch.tensor([0.015, 0.025, 3.0, -3.0])  # times 1000 tokens: 15, 25, 3000 and -3000 nats
+    new = gaps[:, None].repeat(1, 1000).double().requires_grad_()
+    whole = ratios(new, torch.zeros_like(new), torch.ones(4, 1000, dtype=torch.bool), level="product")
+    bounds = [math.exp(15), math.exp(20), math.exp(20), math.exp(-20)]
+    torch.testing.assert_close(whole[:, 0].tolist(), bounds, rtol=1e-5, atol=0.0)
+    whole[:, 0].sum().backward()
+    assert new.grad is not None
+    torch.testing.assert_close(new.grad[0], whole[0].detach(), rtol=1e-9, atol=0.0)  # d exp(sum) / d each = exp(sum)
+    assert torch.equal(new.grad[1:], torch.zeros(3, 1000).double())
+    loss = clipped_loss(whole, torch.tensor([[1.0], [-1.0], [-1.0], [1.0]]).double(), low=0.2, high=0.2)
+    assert loss.isfinite().all()
+
+
 def test_vespo_weighs_a_response_by_its_whole_ratio_and_the_sign_of_its_advantage() -> None:
     # w = exp(-.5) with k 2 and lambda 3, and exp(.3) with k 3 and lambda 2; the others' tokens do not count.
     new, old = numbers([-1.0, -2.0, GARBAGE], [-0.2, math.inf, 0.0]), numbers([-1.5, -1.0, 0.0], [-0.5, 0.0, GARBAGE])
