@@ -55,6 +55,8 @@ def _check_sampling(run: Run, policy: Policy, samplings: Sequence[SamplingConfig
     check_options(policy, run.config.gen)
     for sampling in samplings:
         check_options(policy, sampling, "eval.gen")
+    if (check := getattr(run.sampling.sampler, "check", None)) is not None:
+        check(policy, [run.config.gen, *samplings])
     _warn_of_room(run, policy, [run.config.gen, *samplings])
     has_beta = any(sampling.beta for sampling in (run.config.gen, *samplings))
     if run.sampling.logit_mask is not None or has_beta:
@@ -126,9 +128,7 @@ def _check_metric(run: Run, suffixes: Sequence[str]) -> None:
             "eval_prompts or eval_samples"
         )
     has_more = bool(run.evaluations) or run.data.metric_fn is not None
-    if has_more and keep.metric.startswith(
-        "eval/"
-    ):  # the names that these functions return are known once they have been called
+    if has_more and keep.metric.startswith("eval/"):  # names that functions return are known once they are called
         return
     names = ["eval/time_s"]
     if run.data.eval_prompts:

@@ -225,8 +225,7 @@ class Sampling:
         In lower precision, sampling and training compute log-probs that differ by more than the ratios tolerate. Those
         of a sampler that does not state `exact_logprobs` may be of other weights, and are never reused.
         """
-        low_precision = self._config.model.get("sampling_dtype") is not None
-        gen = self._config.gen
+        gen, low_precision = self._config.gen, self._config.model.get("sampling_dtype") is not None
         is_policy = gen.is_plain and self.logit_mask is None and not low_precision
         is_exact = bool(getattr(self.sampler, "exact_logprobs", False))
         return gen.reused_logprobs and is_policy and self._models.is_full_precision and is_exact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,13 +21,14 @@ def restrict(
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
     forbidden: Tensor | None = None,
     allowed: Tensor | None = None,
 ) -> Tensor:
     """Return the logits of the sampling distribution; excluded tokens get -inf.
 
-    Options apply in the order forbidden and allowed, temperature, top-k, top-p. Tokens that tie with the last token
-    kept by top-k or top-p are kept too.
+    Options apply in the order forbidden and allowed, temperature, top-k, top-p, min-p, that of `generate` of
+    transformers. Tokens that tie with the last token kept by top-k or top-p are kept too.
 
     Args:
         logits: float[B, V].
@@ -34,6 +36,7 @@ def restrict(
         top_k: keep the k most likely tokens, arXiv:1805.04833; 0 keeps all.
         top_p: keep the smallest set of most likely tokens with at least this total probability, arXiv:1904.09751; 1
             keeps all.
+        min_p: keep the tokens with at least this fraction of the largest probability, arXiv:2407.01082; 0 keeps all.
         forbidden: long[K], tokens excluded in every row.
         allowed: bool[B, V], True for tokens that may be sampled.
 
@@ -50,7 +53,24 @@ def restrict(
         logits = _drop_below(logits, logits.topk(top_k).values[:, -1:])
     if top_p < 1.0:
         logits = _drop_below(logits, _nucleus_floor(logits, top_p))
+    if min_p > 0:  # the fraction does not depend on the normalisation, and so not on what top-k and top-p excluded
+        logits = _drop_below(logits, logits.amax(1, keepdim=True) + math.log(min_p))
     return logits
+
+
+def penalise(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
+    """Return logits with the repetition penalty of Keskar et al. (2019), arXiv:1909.05858.
+
+    A logit of one of `tokens` is divided by the penalty if it is positive, and multiplied if it is negative; once,
+    however often the token occurs. (The paper divides; a negative logit that is divided would rise.)
+
+    Args:
+        logits: float[B, V].
+        tokens: long[B, T], of each row.
+        penalty: positive; above 1 makes the tokens less likely.
+    """
+    chosen = logits.gather(1, tokens)
+    return logits.scatter(1, tokens, torch.where(chosen < 0, chosen * penalty, chosen / penalty))
 
 
 def row_uniforms(seeds: Sequence[int], count: int) -> Tensor:

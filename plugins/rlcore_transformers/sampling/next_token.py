@@ -16,11 +16,14 @@ from rlcore.types import Prompt, tensor_on
 from rlcore_transformers.data.tokens import decode
 from rlcore_transformers.sampling.active_rows import Running
 from rlcore_transformers.sampling.draw import chosen_logprobs, draw, restrict, steer
+from rlcore_transformers.sampling.logit_changes import LogitChanges
 from rlcore_transformers.sampling.record import Record, SampledTokens
 from rlcore_transformers.sampling.stop_sequences import StopSequences
+from rlcore_transformers.sampling.token_options import TokenOptions
 
 CONTEXT = 4
 """Number of preceding tokens decoded with a text, because some tokenizers decode the first token differently."""
+UNCHANGED = TokenOptions()
 
 
 @attrs.define(eq=False)
@@ -36,6 +39,8 @@ class TokenChooser:
         logit_mask: bool[V, V], entry [i, j] is True if token j may follow token i; None allows all.
         record: the tokens chosen so far.
         draw: samples a token of each row of logits (`rlcore_transformers.sampling.draw.draw`).
+        options: the sampler's options that change the distribution of the next token.
+        changes: those of them that change logits before truncation; None if there are none.
     """
 
     policy: Policy
@@ -45,6 +50,8 @@ class TokenChooser:
     logit_mask: Tensor | None
     record: Record
     draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = draw
+    options: TokenOptions = UNCHANGED
+    changes: LogitChanges | None = attrs.field(init=False, default=None)
     is_plain: bool = attrs.field(init=False)
     eos: Tensor = attrs.field(init=False)
     stops: StopSequences | None = attrs.field(init=False, default=None)
@@ -53,15 +60,15 @@ class TokenChooser:
         ids = self.sampling.eos_token_ids
         ids = self.policy.eos_token_ids if ids is None else ids
         self.eos = tensor_on(self.policy.device, ids)
-        self.is_plain = self.sampling.is_plain and self.logit_mask is None
+        self.is_plain = self.sampling.is_plain and self.logit_mask is None and not self.options.reshaping
         if self.sampling.stop_sequences:
             self.stops = StopSequences(self.policy.tokenizer, self.sampling.stop_sequences)
 
     def check(self, outputs: DecodeStep) -> None:
-        """Check EOS ids, mask and advantages against the decoder's first outputs, which give the vocabulary size.
+        """Check EOS ids, tokens, mask and advantages against the first outputs, which give the vocabulary size.
 
         Raises:
-            ConfigError: an EOS id is not in the vocabulary.
+            ConfigError: an EOS id, or a token of the sampler's options, is not in the vocabulary.
             DataError: the mask has another size than the vocabulary.
             ModelError: the decoder returned no advantages although `gen.beta` is set.
         """
@@ -76,6 +83,11 @@ class TokenChooser:
         if self.sampling.beta and outputs.advantages is None:
             raise ModelError(
                 "gen.beta: the policy's decoder returned no advantages, although advantages=True was passed"
+            )
+        if self.options.reshaping and self.changes is None:
+            longest = self.record.num_tokens
+            self.changes = LogitChanges.of(
+                self.options, self.policy, self.sampling, self.prompts, vocabulary=vocabulary, longest=longest
             )
 
     def advance(self, outputs: DecodeStep, running: Running) -> None:
@@ -92,6 +104,8 @@ class TokenChooser:
         if self.logit_mask is not None:
             self._check_dead_end(self.logit_mask, sampled, running, early)
         self.record.write(running.rows, running.live, at, sampled)
+        if self.changes is not None:
+            self.changes.note(running, at, sampled.tokens)
         ended = self._ended(sampled.tokens, running.indices, at) & running.live
         self.record.end(running.rows, ended)
         running.advance(sampled.tokens, ended)
@@ -108,6 +122,8 @@ class TokenChooser:
         steered = logits
         if sampling.beta and outputs.advantages is not None:
             steered = steer(logits, outputs.advantages, sampling.beta)
+        if self.changes is not None:
+            steered = self.changes(steered, running)
         if early is not None and len(self.eos):
             steered = torch.where(early[:, None], restrict(steered, forbidden=self.eos), steered)
         allowed = None if self.logit_mask is None else self.logit_mask[running.tokens]
@@ -116,8 +132,9 @@ class TokenChooser:
             columns["sampling_logprobs"] = torch.zeros_like(logits[:, 0])
         else:
             restricted = restrict(
-                steered, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, allowed=allowed
-            )
+                steered, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p,
+                min_p=self.options.min_p, allowed=allowed,
+            )  # fmt: skip
             tokens, columns["sampling_logprobs"] = self.draw(restricted, self.uniforms[running.rows, at])
         if outputs.is_exact:
             columns["logprobs"] = chosen_logprobs(tempered, tokens)
@@ -127,6 +144,9 @@ class TokenChooser:
         """Raise if the chosen token of a live sequence is one that the mask excludes."""
         last = running.tokens
         wrong = ~mask[last, sampled.tokens]
+        excluded = None if self.changes is None else self.changes.excluded
+        if excluded is not None:
+            wrong |= excluded[sampled.tokens]
         if early is not None:
             wrong |= early & (sampled.tokens[:, None] == self.eos).any(1)
         wrong &= running.live
@@ -135,6 +155,7 @@ class TokenChooser:
             (text,) = decode(self.policy.tokenizer, [[token]], skip_special_tokens=False)
             is_early = early is not None and bool(early[wrong][0])
             but = f", EOS not before gen.min_new_tokens = {self.sampling.min_new_tokens}" if is_early else ""
+            but += "" if excluded is None else ", and sampler.allowed_tokens or forbidden_tokens exclude others"
             raise DataError(
                 f"logit_mask[{token}]: allows no token after token {token} ({text!r}){but}, and a sequence has reached "
                 "it; allow EOS after it, which ends a sequence, or forbid this token"

@@ -72,6 +72,11 @@ class Record:
         """Mark the prompts at `rows`, long[K], that ended with their newest token: bool[K]."""
         self._endings.append((rows, ended))
 
+    @property
+    def num_tokens(self) -> int:
+        """Return the maximum number of tokens of a continuation."""
+        return self._shape[1]
+
     def chosen(self, row: int, begin: int, end: int) -> list[int]:
         """Return the chosen tokens `begin` to `end` (exclusive) of the prompt at `row`."""
         self._settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import torch
@@ -21,6 +21,7 @@ from rlcore.types import Prompt, Trajectories, tensor_on, to_device
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.sampling.active_rows import Running
 from rlcore_transformers.sampling.draw import draw, draw_multinomial, row_uniforms
+from rlcore_transformers.sampling.logit_changes import check_tokens
 from rlcore_transformers.sampling.next_token import TokenChooser
 from rlcore_transformers.sampling.record import Record
 from rlcore_transformers.sampling.sampler_options import ALL_ON, SamplerConfig
@@ -43,7 +44,24 @@ class DefaultSampler:
     """Autoregressive sampling (`rlcore.protocols.Sampler`); `options` are those of the section `sampler`."""
 
     options: SamplerConfig = ALL_ON
-    exact_logprobs: ClassVar[bool] = True
+
+    @property
+    def draws_from_policy(self) -> bool:
+        """Whether no option changes the distribution of the next token."""
+        return not self.options.reshaping
+
+    @property
+    def exact_logprobs(self) -> bool:
+        """Whether trainers may use the column `logprobs`; where tokens are of another distribution they compute it."""
+        return self.draws_from_policy
+
+    def check(self, policy: Policy, samplings: Sequence[SamplingConfig]) -> None:
+        """Check the tokens that options name, before the first step of a run (`rlcore.protocols.Sampler`).
+
+        Raises:
+            ConfigError: the options name tokens that there are not, or leave none to sample.
+        """
+        check_tokens(self.options, policy, samplings)
 
     def __call__(
         self,
@@ -89,8 +107,8 @@ class DefaultSampler:
         Raises:
             DataError: a prompt is empty or fills the context; the mask has another size than the model's vocabulary, or
                 allows no token after a sampled one; there are more or fewer seeds than prompts.
-            ConfigError: two options contradict each other, an EOS id is not in the vocabulary, or `beta` is set for a
-                policy without Q-heads.
+            ConfigError: two options contradict each other, an EOS id or a token of an option is not in the vocabulary,
+                or `beta` is set for a policy without Q-heads.
         """
         check_options(policy, sampling)
         ready = _as_prompts(policy, prompts)
@@ -102,7 +120,8 @@ class DefaultSampler:
             if len(seeds) != len(ready):
                 raise DataError(f"row_seeds: has {len(seeds)} seeds for {len(ready)} prompts; give one for each prompt")
             uniforms = to_device(row_uniforms(seeds, longest), policy.device)
-        names = ("logprobs",) if sampling.is_plain and logit_mask is None else ("logprobs", "sampling_logprobs")
+        is_plain = sampling.is_plain and logit_mask is None and self.draws_from_policy
+        names = ("logprobs",) if is_plain else ("logprobs", "sampling_logprobs")
         record = Record(len(ready), longest, policy.device, () if ready else names)
         pad_id = policy.tokenizer.pad_token_id
         pad_id = pad_id if isinstance(pad_id, int) else 0
@@ -114,7 +133,7 @@ class DefaultSampler:
 
         mask = None if logit_mask is None else to_device(logit_mask, policy.device)
         draw_tokens = draw if self.options.inverse_cdf else partial(draw_multinomial, generator=generator)
-        chooser = TokenChooser(policy, sampling, ready, uniforms, mask, record, draw_tokens)
+        chooser = TokenChooser(policy, sampling, ready, uniforms, mask, record, draw_tokens, self.options)
         size = sampling.batch_size or len(ready)
         loop = _Loop(
             policy, ready, limits, chooser, size, _decoding_order(ready, size), report, self.options.early_leaving

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from rlcore.config import config, option
+from rlcore_transformers.sampling.token_options import TokenOptions
 
 
 @config
-class SamplerConfig:
-    """The built-in sampler. Both options are techniques of speed and are on by default."""
+class SamplerConfig(TokenOptions):
+    """The built-in sampler. The first two options are techniques of speed and are on by default."""
 
     early_leaving: bool = option(True, "finished sequences leave the running batch while the others continue")
     inverse_cdf: bool = option(
