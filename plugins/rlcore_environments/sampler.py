@@ -90,8 +90,9 @@ class EpisodeSampler:
         self._make_dialogue, self.given = make_dialogue, given
         self.exact_logprobs = bool(getattr(sampler, "exact_logprobs", False))
         self.draws_from_policy = bool(getattr(sampler, "draws_from_policy", True))
-        if hasattr(sampler, "renew_weights"):
-            self.renew_weights = sampler.renew_weights
+        for name in ("check", "renew_weights"):
+            if hasattr(sampler, name):
+                setattr(self, name, getattr(sampler, name))
         self.max_turns = options.max_turns or factory.max_turns or 16
         self.curriculum: Curriculum | None = None
         self.is_rewarded_alone = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rlcore.config import unstructure
 from rlcore.errors import ConfigError
-from rlcore.settings import SamplingConfig
 from rlcore.training import Run
 from rlcore_grpo.config import GRPOConfig
 
@@ -138,16 +137,19 @@ def longest_response(config: GRPOConfig, run: Run) -> int:
     return limit
 
 
-def check_sampling(config: GRPOConfig, gen: SamplingConfig, longest: int) -> None:
+def check_sampling(config: GRPOConfig, run: Run, longest: int) -> None:
     """Check options against those of sampling; `longest` is the most tokens of a response.
 
     Raises:
         ConfigError: two options contradict each other.
     """
-    if config.is_correction != "off" and (gen.top_k or gen.top_p < 1):
+    gen = run.config.gen
+    differs = gen.top_k or gen.top_p < 1 or not getattr(run.sampling.sampler, "draws_from_policy", True)
+    if config.is_correction != "off" and differs:
         raise ConfigError(
-            f"trainer.is_correction = '{config.is_correction}': with gen.top_k or gen.top_p the log-probs of "
-            "sampler and trainer are those of different distributions; leave these options out, or set it to off"
+            f"trainer.is_correction = '{config.is_correction}': with gen.top_k, gen.top_p, or options of the sampler "
+            "such as min_p, the log-probs of sampler and trainer are those of different distributions; leave these "
+            "options out, or set it to off"
         )
     if config.overlong_buffer > longest:
         name = "gen.max_new_tokens" if longest == gen.max_new_tokens else "the longest episode"

@@ -67,7 +67,7 @@ class Rounds:
         self.num_prompts = config.rollouts // config.num_generations
         self.order = run.data.order(run.prompts)
         self.longest = longest_response(config, run)
-        check_sampling(config, run.config.gen, self.longest)
+        check_sampling(config, run, self.longest)
         if config.zero_spread == "refill" and run.config.run.asynchronous:
             raise ConfigError(
                 "trainer.zero_spread = 'refill': which prompts a round samples again depends on its scores, so that "

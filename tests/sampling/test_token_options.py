@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -332,6 +333,10 @@ def test_values_out_of_range_are_refused(values: dict[str, Any], message: str) -
 
 
 def test_ids_and_texts_are_told_apart_by_their_type() -> None:
-    options = structure(SamplerConfig, {"logit_bias": {5: 1, "5": 2}, "allowed_tokens": [5, "5"]})
-    assert options.logit_bias == {5: 1.0, "5": 2.0}
+    options = structure(SamplerConfig, {"logit_bias": [[5, 1], ["5", 2]], "allowed_tokens": [5, "5"]})
+    assert options.logit_bias == ((5, 1.0), ("5", 2.0))
     assert options.allowed_tokens == (5, "5")
+    as_mapping = structure(SamplerConfig, {"logit_bias": {5: 1, " the": 2}})
+    assert as_mapping.logit_bias == ((5, 1.0), (" the", 2.0))
+    with pytest.raises(ConfigError, match=r"logit_bias = \{'5': 1\}: an id or a text\? .*write \[\[5, 1\]\] for"):
+        structure(SamplerConfig, json.loads(json.dumps({"logit_bias": {5: 1}})))

@@ -40,16 +40,15 @@ class TokenIds:
             ConfigError: a text is not that of one token, two names are those of one token, or a token is both allowed
                 and forbidden.
         """
-        bias = dict(
-            zip(_ids("logit_bias", list(options.logit_bias), tokenizer), options.logit_bias.values(), strict=True)
-        )
+        biased = _ids("logit_bias", [token for token, _ in options.biases], tokenizer)
+        bias = {token: number for token, (_, number) in zip(biased, options.biases, strict=True)}
         allowed = options.allowed_tokens
         permitted = None if allowed is None else frozenset(_ids("allowed_tokens", allowed, tokenizer))
         forbidden = _ids("forbidden_tokens", options.forbidden_tokens, tokenizer)
         if both := [token for token in forbidden if permitted is not None and token in permitted]:
             raise ConfigError(
-                f"sampler.forbidden_tokens: token {_shown(both[0], tokenizer)} is in allowed_tokens too; name it in one "
-                "of them"
+                f"sampler.forbidden_tokens: token {_shown(both[0], tokenizer)} is in allowed_tokens too; leave it "
+                "out of one"
             )
         return cls(bias, permitted, frozenset(forbidden))
 

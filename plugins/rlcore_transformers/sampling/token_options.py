@@ -30,9 +30,9 @@ class TokenOptions:
         1.0, "of tokens that the prompt or the response contains, positive logits are divided by this number and "
         "negative ones multiplied; 1: unchanged", gt=0, lt=INFINITE, source="arXiv:1909.05858",
     )  # fmt: skip
-    logit_bias: Mapping[int | str, float] = option(
-        attrs.Factory(dict), "numbers from -100 to 100 that are added to the logits of tokens, such as "
-        "{262: -5, ' the': 1}; a number is a token's id, a text is that of one token",
+    logit_bias: Mapping[int | str, float] | tuple[tuple[int | str, float], ...] = option(
+        (), "numbers from -100 to 100 that are added to the logits of tokens, such as {262: -5, ' the': 1}, or pairs "
+        "[[262, -5], [' the', 1]]; a number names a token by its id, a text by its text",
     )  # fmt: skip
     allowed_tokens: tuple[int | str, ...] | None = option(
         None, "the only tokens that are sampled, by id or text; EOS is one of them only if it is listed; default: all"
@@ -41,13 +41,20 @@ class TokenOptions:
 
     def __attrs_post_init__(self) -> None:
         """Check what does not depend on a tokenizer."""
-        for token, bias in self.logit_bias.items():
+        if isinstance(self.logit_bias, Mapping):
+            object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))  # JSON would turn ids into texts
+        for token, bias in self.biases:
             if not abs(bias) <= MAX_BIAS:
                 raise ConfigError(
                     f"logit_bias[{token!r}] = {bias:g}: must lie in [-100, 100]; forbidden_tokens excludes a token"
                 )
         if self.allowed_tokens == ():
             raise ConfigError("allowed_tokens is an empty list, so that no token can be sampled; leave it out")
+
+    @property
+    def biases(self) -> tuple[tuple[Token, float], ...]:
+        """`logit_bias` as pairs of a token and its bias."""
+        return cast("tuple[tuple[Token, float], ...]", self.logit_bias)
 
     @property
     def reshaping(self) -> tuple[str, ...]:
@@ -58,6 +65,16 @@ class TokenOptions:
         """Return options of another sampler with the same distribution, and its defaults otherwise."""
         chosen: dict[str, Any] = {name: getattr(self, name) for name in _DEFAULTS}
         return cls(**chosen)
+
+
+def _pairs(biases: Mapping[Token, float]) -> tuple[tuple[Token, float], ...]:
+    for token, bias in biases.items():
+        if isinstance(token, str) and token.isdecimal():
+            raise ConfigError(
+                f"logit_bias = {{{token!r}: {bias:g}}}: an id or a text? In JSON, every key is a text; write "
+                f"[[{int(token)}, {bias:g}]] for the id, [[{token!r}, {bias:g}]] for the text"
+            )
+    return tuple(biases.items())
 
 
 _DEFAULTS = attrs.asdict(cast("Any", TokenOptions()), recurse=False)
