@@ -8,10 +8,11 @@ from typing import Literal
 import attrs
 
 from rlcore.config import config, option
+from rlcore_transformers.sampling.token_options import TokenOptions
 
 
 @config
-class RayConfig:
+class RayConfig(TokenOptions):
     """Options of the sampler `ray`."""
 
     num_actors: int = option(2, "processes that sample, each with a copy of the policy", ge=1, le=4096)

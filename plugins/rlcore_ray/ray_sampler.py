@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import ray
@@ -20,6 +20,8 @@ from rlcore.types import Prompt, Trajectories, tensor_on
 from rlcore_ray.config import RayConfig
 from rlcore_ray.crew import Crew
 from rlcore_ray.worker import unpack
+from rlcore_transformers.sampling.logit_changes import check_tokens
+from rlcore_transformers.sampling.sampler_options import SamplerConfig
 
 
 class RaySampler:
@@ -31,10 +33,27 @@ class RaySampler:
         config: the options.
     """
 
-    exact_logprobs: ClassVar[bool] = True
-
     def __init__(self, config: RayConfig) -> None:
         self.config, self._crew = config, Crew(config)
+        self._options = config.token_options(SamplerConfig)
+
+    @property
+    def draws_from_policy(self) -> bool:
+        """Whether no option changes the distribution of the next token."""
+        return not self.config.reshaping
+
+    @property
+    def exact_logprobs(self) -> bool:
+        """Whether trainers may use the column `logprobs`, as with the sampler `default`."""
+        return self.draws_from_policy
+
+    def check(self, policy: Policy, samplings: Sequence[SamplingConfig]) -> None:
+        """Check the tokens that options name, before the first step of a run.
+
+        Raises:
+            ConfigError: the options name tokens that there are not, or leave none to sample.
+        """
+        check_tokens(self.config, policy, samplings)
 
     def open(self, run: Any) -> None:
         """Start the actors of a run; they start while its model is built.
@@ -76,14 +95,15 @@ class RaySampler:
             raise DataError(f"row_seeds: has {len(seeds)} seeds for {len(prompts)} prompts; give one for each prompt")
         version = self._crew.renew(policy)
         if not prompts:
-            return sample(policy, prompts, sampling, logit_mask=logit_mask)
+            return sample(policy, prompts, sampling, logit_mask=logit_mask, options=self._options)
         eos = policy.eos_token_ids if sampling.eos_token_ids is None else sampling.eos_token_ids
         sampling = evolve(sampling, eos_token_ids=tuple(eos))
         mask = None if logit_mask is None else ray.put(logit_mask.cpu())
 
         def ask(worker: Any, rows: Sequence[int]) -> Any:
             own = None if seeds is None or not sampling.temperature else [int(seeds[row]) for row in rows]
-            return worker.sample.remote(version, [prompts[row].tokens for row in rows], sampling, own, mask)
+            tokens = [prompts[row].tokens for row in rows]
+            return worker.sample.remote(version, tokens, sampling, own, mask, self._options)
 
         parts = _parts(len(prompts), self.config.rows, self.config.num_actors)
         found: list[tuple[list[int], Trajectories]] = []

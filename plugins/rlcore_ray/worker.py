@@ -50,6 +50,7 @@ class SamplingActor:
         sampling: SamplingConfig,
         seeds: Sequence[int] | None,
         logit_mask: Tensor | None,
+        options: Any = None,
     ) -> Packed:
         """Continue prompts with the weights of a version, as `rlcore.sampling.sample` does in one process.
 
@@ -59,11 +60,13 @@ class SamplingActor:
             sampling: the options, `eos_token_ids` included.
             seeds: a seed for each prompt; None where none is needed.
             logit_mask: bool[V, V], or None.
+            options: those of the sampler `default`.
         """
         if version != self._version:
             self._renew(version)
         prompts = [Prompt(text="", tokens=tuple(each)) for each in tokens]
-        return pack(sample(self._policy, prompts, sampling, row_seeds=seeds, logit_mask=logit_mask))
+        batch = sample(self._policy, prompts, sampling, row_seeds=seeds, logit_mask=logit_mask, options=options)
+        return pack(batch)
 
     def _get(self, reference: Any) -> Any:
         return ray.get(reference, timeout=self._patience_s)

@@ -9,10 +9,11 @@ import attrs
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
+from rlcore_transformers.sampling.token_options import TokenOptions
 
 
 @config
-class VLLMConfig:
+class VLLMConfig(TokenOptions):
     """Options of the sampler `vllm`; either `url` or `python` is set."""
 
     url: str | tuple[str, ...] = option(
@@ -60,6 +61,12 @@ class VLLMConfig:
 
     def __attrs_post_init__(self) -> None:
         """Check the options against one another."""
+        super().__attrs_post_init__()
+        if self.forbidden_tokens:
+            raise ConfigError(
+                f"forbidden_tokens = {list(self.forbidden_tokens)}: vLLM has no such parameter; list the others in "
+                "allowed_tokens, or make these improbable with logit_bias: -100"
+            )
         if self.url and self.python is not None:
             raise ConfigError(
                 f"python = {self.python!r}: a server that the run starts, and url = {self.url!r} names one that runs "

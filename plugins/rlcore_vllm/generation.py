@@ -11,6 +11,8 @@ import attrs
 from rlcore.errors import ConfigError, DataError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
+from rlcore_transformers.sampling.token_ids import TokenIds
+from rlcore_transformers.sampling.token_options import TokenOptions
 from rlcore_vllm.errors import EngineError, ServerUnavailable
 
 PATH = "/inference/v1/generate"
@@ -20,6 +22,7 @@ FIRST_IMAGE = 2**30
 """Tokens from here on, beyond every vocabulary, stand for the images of a policy that sees."""
 FLOOR = -9999.0
 """What vLLM sends in place of a log-prob that is not a number, or of minus infinity."""
+UNCHANGED = TokenOptions()
 
 
 @attrs.frozen
@@ -33,6 +36,7 @@ class Completion:
         sampling: the options of sampling.
         eos: tokens that end it.
         model: name of the model to ask, where the server has several.
+        changes: further parameters of sampling (`changes_of`).
     """
 
     prompt: tuple[int, ...]
@@ -41,6 +45,7 @@ class Completion:
     sampling: SamplingConfig
     eos: tuple[int, ...]
     model: str | None = None
+    changes: Mapping[str, Any] = attrs.field(factory=dict)
 
     def body(self) -> dict[str, Any]:
         """Return the request. All options are stated, since the server may have defaults of its own."""
@@ -50,7 +55,7 @@ class Completion:
             "temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": 0.0,
             "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "logprobs": 0,
             "stop_token_ids": list(self.eos), "ignore_eos": True, "stop": list(sampling.stop_sequences),
-            "detokenize": bool(sampling.stop_sequences), "skip_special_tokens": False,
+            "detokenize": bool(sampling.stop_sequences), "skip_special_tokens": False, **self.changes,
         }  # fmt: skip
         if self.seed is not None:
             parameters["seed"] = self.seed
@@ -145,12 +150,33 @@ def _count(choices: Any) -> str:
     return str(len(choices)) if isinstance(choices, Sequence) else "none"
 
 
-def check_sampling(sampling: SamplingConfig, where: str = "gen") -> None:
-    """Check that a server can sample with these options.
+def changes_of(options: TokenOptions, tokenizer: Any) -> dict[str, Any]:
+    """Return the parameters that state options which are set.
+
+    Raises:
+        ConfigError: the options name tokens that the tokenizer has not.
+    """
+    ids = TokenIds.read(options, tokenizer)
+    stated: dict[str, Any] = {
+        "min_p": options.min_p, "repetition_penalty": options.repetition_penalty,
+        "logit_bias": {str(token): bias for token, bias in ids.bias.items()},
+        "allowed_token_ids": None if ids.allowed is None else sorted(ids.allowed),
+    }  # fmt: skip
+    of = {"allowed_token_ids": "allowed_tokens"}
+    return {name: value for name, value in stated.items() if of.get(name, name) in options.reshaping}
+
+
+def check_sampling(sampling: SamplingConfig, where: str = "gen", options: TokenOptions = UNCHANGED) -> None:
+    """Check that a server can sample with these options of `gen` and of the sampler.
 
     Raises:
         ConfigError: it cannot.
     """
+    if options.min_p and sampling.top_p < 1:
+        raise ConfigError(
+            f"sampler.min_p = {options.min_p:g} with {where}.top_p = {sampling.top_p:g}: vLLM applies min_p before "
+            "top_p, which then keeps other tokens than with sampler: default; leave one of them out"
+        )
     if sampling.beta:
         raise ConfigError(
             f"{where}.beta = {sampling.beta:g}: a vLLM server has no Q-heads; leave beta at 0, or use sampler: default"

@@ -8,13 +8,15 @@ from urllib.parse import urlsplit
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
+from rlcore_transformers.sampling.token_options import TokenOptions
 
-Extra = Literal["top_k", "min_tokens", "stop_token_ids", "return_token_ids"]
+Extra = Literal["top_k", "min_tokens", "stop_token_ids", "return_token_ids", "min_p", "repetition_penalty"]
+OF_TOKENS = ("logit_bias", "allowed_tokens", "forbidden_tokens")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @config
-class OpenAIConfig:
+class OpenAIConfig(TokenOptions):
     """Options of the sampler `openai`; `url` and `model` are required."""
 
     url: str = option("", "address of the API, up to /completions, such as http://127.0.0.1:8000/v1")
@@ -28,8 +30,9 @@ class OpenAIConfig:
         "policy's tokenizer decodes them, and otherwise as text",
     )  # fmt: skip
     extra: tuple[Extra, ...] = option(
-        (), "fields beyond the API of OpenAI that the server accepts, as vLLM does; without top_k, min_tokens or "
-        "stop_token_ids, gen.top_k, gen.min_new_tokens and gen.eos_token_ids are refused; with return_token_ids, "
+        (), "fields beyond the API of OpenAI that the server accepts, as vLLM does; without top_k, min_tokens, "
+        "stop_token_ids, min_p or repetition_penalty, gen.top_k, gen.min_new_tokens, gen.eos_token_ids, sampler.min_p "
+        "and sampler.repetition_penalty are refused; with return_token_ids, "
         "completions are not tokenised again",
     )  # fmt: skip
     concurrency: int = option(32, "most requests at a time", ge=1, le=65_536)
@@ -46,6 +49,17 @@ class OpenAIConfig:
 
     def __attrs_post_init__(self) -> None:
         """Check the form of the options; no message shows what may be a key."""
+        super().__attrs_post_init__()
+        if of_tokens := [name for name in OF_TOKENS if name in self.reshaping]:
+            raise ConfigError(
+                f"{of_tokens[0]}: tokens are those of the policy's tokenizer, and the model of the server may have "
+                "another; leave it out, or use sampler: default or vllm"
+            )
+        if missing := [name for name in self.reshaping if name not in self.extra]:
+            raise ConfigError(
+                f"{missing[0]} = {getattr(self, missing[0]):g}: the API of OpenAI has no such option; leave it out, or "
+                f"add '{missing[0]}' to sampler.extra if the server accepts that field, as vLLM does"
+            )
         if self.key_env is not None and not NAME.fullmatch(self.key_env):
             raise ConfigError(
                 "key_env: is no name of an environment variable; set it to the name, such as OPENAI_API_KEY, and the "

@@ -26,6 +26,8 @@ from rlcore_vllm.text_rows import TextRows, prompt_texts
 
 PROBE = "the quick brown fox jumps over the lazy dog"
 """Text whose token ids a server has to echo as this text before it is sent token ids."""
+OF_SAMPLER = ("min_p", "repetition_penalty")
+"""Options of the sampler that requests state, if `extra` allows these fields."""
 log = get_logger("openai")
 
 
@@ -84,7 +86,7 @@ class OpenAISampler:
         """Request one token with these options, so that a refusal of the server ends the run before its first step."""
         sends_tokens, seed = self.config.prompts == "tokens", 0 if sampling.temperature else None
         asked = TextRequest([0] if sends_tokens else "a", 1, seed, sampling, sampling.eos_token_ids or (0,))
-        answer, refusal = self._server.try_once(asked.body(self.config.model, self.config.extra))
+        answer, refusal = self._server.try_once(self._body(asked))
         if answer is None:
             what = f"with the options of {where}" + (" and token ids as its prompt" if sends_tokens else "")
             raise ConfigError(
@@ -94,6 +96,10 @@ class OpenAISampler:
                    if self.config.extra else "")
             )  # fmt: skip
         self._read(answer, 1)
+
+    def _body(self, asked: TextRequest) -> dict[str, Any]:
+        of_sampler = {name: getattr(self.config, name) for name in OF_SAMPLER if name in self.config.extra}
+        return asked.body(self.config.model, self.config.extra) | of_sampler
 
     def _read(self, answer: Any, limit: int) -> Text:
         return read_text(answer, limit, str(self._server), has_tokens="return_token_ids" in self.config.extra)
@@ -119,7 +125,7 @@ class OpenAISampler:
         seeds = seeds_of(len(prompts), row_seeds, generator)
         self._warn_of_model()
         asked = self._requests(policy, prompts, seeds, sampling)
-        bodies = [each.body(self.config.model, self.config.extra) for each in asked]
+        bodies = [self._body(each) for each in asked]
         make = TextRows(policy.tokenizer, sampling, str(self._server), self._warn_once)
         rows: dict[int, tuple[Sequence[int], bool]] = {}
 

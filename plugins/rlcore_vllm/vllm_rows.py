@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -21,6 +23,7 @@ def completions_of(
     seeds: Sequence[int],
     sampling: SamplingConfig,
     model: str | None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Completion]:
     """Return the requests for one continuation of each prompt.
 
@@ -31,11 +34,12 @@ def completions_of(
         seeds: the seed of each.
         sampling: the options of sampling.
         model: name of the model to ask, where a server has several.
+        changes: further parameters of sampling.
     """
     eos = policy.eos_token_ids if sampling.eos_token_ids is None else sampling.eos_token_ids
     is_greedy = not sampling.temperature
     return [
-        Completion(prompt.tokens, limit, None if is_greedy else int(seed), sampling, tuple(eos), model)
+        Completion(prompt.tokens, limit, None if is_greedy else int(seed), sampling, tuple(eos), model, changes)
         for prompt, limit, seed in zip(prompts, limits, seeds, strict=True)
     ]
 
@@ -49,12 +53,17 @@ def cut_end(answer: Generated, asked: Completion, stops: StopSequences | None) -
 
 
 def trajectories_of(
-    policy: Policy, prompts: Sequence[Prompt], rows: Sequence[tuple[Generated, bool]], sampling: SamplingConfig
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    rows: Sequence[tuple[Generated, bool]],
+    sampling: SamplingConfig,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trajectories:
     """Return prompts and their completions, each with whether it has ended, on the policy's device."""
+    is_plain = sampling.is_plain and not changes
     batch = stack_rows(policy, prompts, [answer.tokens for answer, _ in rows], [ended for _, ended in rows])
     if sampling.temperature:
         logprobs = torch.zeros(batch.tokens.shape)
         logprobs[batch.action_mask] = torch.tensor([each for answer, _ in rows for each in answer.logprobs])
-        batch = batch.with_columns(**{"logprobs" if sampling.is_plain else "sampling_logprobs": logprobs})
+        batch = batch.with_columns(**{"logprobs" if is_plain else "sampling_logprobs": logprobs})
     return batch.each(lambda array: to_device(array, policy.device))

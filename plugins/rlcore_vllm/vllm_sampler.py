@@ -14,12 +14,13 @@ from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.types import Prompt, Trajectories
+from rlcore_transformers.sampling.logit_changes import check_tokens
 from rlcore_transformers.sampling.stop_sequences import StopSequences
 from rlcore_vllm.client import VLLMServer
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.dispatch import Dispatch
 from rlcore_vllm.fleet import Fleet
-from rlcore_vllm.generation import Completion, Generated, check_sampling, token_limits
+from rlcore_vllm.generation import Completion, Generated, changes_of, check_sampling, token_limits
 from rlcore_vllm.rows import report_parts, seeds_of
 from rlcore_vllm.vllm_rows import completions_of, cut_end, trajectories_of
 from rlcore_vllm.weight_check import WeightCheck
@@ -30,7 +31,7 @@ class VLLMSampler:
 
     A column `logprobs` has the server's log-probs where tokens are sampled from softmax(logits / temperature). They are
     those of another program, so that `exact_logprobs` is not set, and trainers compute the policy's own. With top_k,
-    top_p or min_new_tokens the column is called `sampling_logprobs`; greedy sampling has neither.
+    top_p, min_new_tokens or options on tokens the column is called `sampling_logprobs`; greedy sampling has neither.
 
     A server has one version of the weights: rounds that were submitted are collected before these change.
 
@@ -58,12 +59,25 @@ class VLLMSampler:
         Raises:
             ConfigError: a server cannot sample with the run's options, or lacks an option that it needs.
         """
-        check_sampling(run.config.gen)
+        check_sampling(run.config.gen, options=self.config)
         for _, sampling in eval_samplings(run.config.gen, run.config.eval.gen):
-            check_sampling(sampling, "eval.gen")
+            check_sampling(sampling, "eval.gen", self.config)
         self._temperature = run.config.gen.policy_temperature
         self._weights.is_full_precision = run.ranks.mixed_precision == "no"
         self._fleet.open(run)
+
+    @property
+    def draws_from_policy(self) -> bool:
+        """Whether no option of the sampler changes the distribution of the next token."""
+        return not self.config.reshaping
+
+    def check(self, policy: Policy, samplings: Sequence[SamplingConfig]) -> None:
+        """Check the tokens that options name, before the first step of a run.
+
+        Raises:
+            ConfigError: the options name tokens that there are not, or leave none to sample.
+        """
+        check_tokens(self.config, policy, samplings)
 
     def close(self) -> None:
         """End the server that was started; a later call starts one anew."""
@@ -150,14 +164,15 @@ class VLLMSampler:
 
         In a run of several processes they have them already, since `renew_weights` is called before.
         """
-        check_sampling(sampling)
+        check_sampling(sampling, options=self.config)
         limits = token_limits(prompts, sampling.max_new_tokens, policy.max_length)
         self._fleet.renew(policy)
         self._fleet.check_room(
             max((len(prompt.tokens) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
         )
         self._weights.check(policy, prompts, sampling.policy_temperature)
-        return completions_of(policy, prompts, limits, seeds, sampling, self._fleet.model)
+        changes = changes_of(self.config, policy.tokenizer)
+        return completions_of(policy, prompts, limits, seeds, sampling, self._fleet.model, changes)
 
     def _dispatch(self, servers: Sequence[VLLMServer] | None = None) -> Dispatch:
         fleet, config, given = self._fleet, self.config, self._fleet.servers if servers is None else servers
@@ -174,9 +189,11 @@ class VLLMSampler:
     ) -> Trajectories:
         stops = StopSequences(policy.tokenizer, sampling.stop_sequences) if sampling.stop_sequences else None
         rows: dict[int, tuple[Generated, bool]] = {}
+        changes = changes_of(self.config, policy.tokenizer)
 
         def batch_of(indices: Sequence[int]) -> Trajectories:
-            return trajectories_of(policy, [prompts[i] for i in indices], [rows[i] for i in indices], sampling)
+            own, found = [prompts[i] for i in indices], [rows[i] for i in indices]
+            return trajectories_of(policy, own, found, sampling, changes)
 
         def finish() -> Iterator[int]:
             for row, answer in (dispatch or self._dispatch()).answers(asked):

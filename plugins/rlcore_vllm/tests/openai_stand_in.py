@@ -17,7 +17,7 @@ from vllm_stand_in import _processed
 from rlcore_testing.small import EOS, LETTERS, make_gpt2
 
 FIELDS = {"model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop"}
-EXTRA = {"top_k", "min_tokens", "stop_token_ids", "ignore_eos", "return_token_ids"}
+EXTRA = {"top_k", "min_tokens", "stop_token_ids", "ignore_eos", "return_token_ids", "min_p", "repetition_penalty"}
 UNKNOWN = LETTERS.index("?")
 STATUS = {"refuses": 400, "unknown": 404, "busy": 429, "fails": 500, "moved": 307}
 
@@ -152,7 +152,7 @@ class OpenAIStandIn:
             logits = self._next((*prompt, *tokens)).clone()
             if len(tokens) < body.get("min_tokens", 0):
                 logits[ends] = -torch.inf
-            processed = _processed(logits, parameters)
+            processed = _processed(logits, parameters, (*prompt, *tokens))
             is_greedy = body["temperature"] == 0
             token = int(processed.argmax() if is_greedy else torch.multinomial(processed.exp(), 1, generator=generator))
             tokens.append(token)

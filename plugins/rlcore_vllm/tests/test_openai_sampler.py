@@ -81,6 +81,12 @@ def test_a_request_states_the_options_and_no_more(server: OpenAIStandIn) -> None
     assert server.asked == [{"model": "m", "prompt": "cat", "max_tokens": 6, "temperature": 0.0, "top_p": 1.0}]
 
 
+def test_min_p_and_the_repetition_penalty_are_sent_to_a_server_that_accepts_them(server: OpenAIStandIn) -> None:
+    server.fields |= {"min_p", "repetition_penalty"}
+    sample(server, ("cat",), extra=("min_p", "repetition_penalty"), min_p=0.1, repetition_penalty=1.2)
+    assert (server.asked[0]["min_p"], server.asked[0]["repetition_penalty"]) == (0.1, 1.2)
+
+
 def test_seeds_have_31_bits(server: OpenAIStandIn) -> None:
     make_sampler(server)(make_policy(), make_prompts("a"), SamplingConfig(max_new_tokens=2), row_seeds=[2**62 + 5])
     assert server.asked[0]["seed"] == (2**62 + 5) % (2**31 - 1)
@@ -403,6 +409,10 @@ def test_the_key_is_read_from_the_environment_and_never_shown(
         ({"url": "http://host:port/v1"}, "url: is no address"),
         ({"extra": ["logprobs"]}, "extra"),
         ({"concurrency": 0}, "concurrency"),
+        ({"min_p": 0.1}, r"min_p = 0\.1: the API of OpenAI has no such option; .* add 'min_p' to sampler\.extra"),
+        ({"repetition_penalty": 1.2, "extra": ["min_p"]}, r"repetition_penalty = 1\.2: .* add 'repetition_penalty'"),
+        ({"logit_bias": {3: 1}}, "logit_bias: tokens are those of the policy's tokenizer"),
+        ({"forbidden_tokens": ["a"]}, "forbidden_tokens: tokens are those of the policy's tokenizer"),
     ],
 )
 def test_options_of_another_form_are_refused_without_showing_a_key(options: dict[str, Any], words: str) -> None:

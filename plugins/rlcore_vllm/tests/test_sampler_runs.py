@@ -11,14 +11,17 @@ import torch
 from vllm_stand_in import StandIn
 
 import rlcore
+from rlcore.config import structure
 from rlcore.errors import ConfigError, Diverged
 from rlcore.protocols import Step
+from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.small import LETTERS, PROMPTS, make_gpt2, make_llama, make_tokenizer, toy_reward
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.sampling.sampler_options import SamplerConfig
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.vllm_sampler import VLLMSampler
 
@@ -188,6 +191,68 @@ def test_columns_say_whose_distribution_log_probs_belong_to(
     assert sorted(batch.columns) == columns
     empty = sampler(make_policy(), [], SamplingConfig(max_new_tokens=4, **gen), row_seeds=[])
     assert sorted(empty.columns) == columns
+
+
+OF_TOKENS: dict[str, Any] = {
+    "min_p": 0.03, "repetition_penalty": 1.4, "logit_bias": {"a": 1.5, 4: -2.0},
+    "allowed_tokens": [*range(20), 30],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("gen", [{}, {"temperature": 0.7, "top_k": 9}, {"temperature": 0.0}], ids=str)
+def test_options_on_tokens_are_parameters_of_requests_and_mean_the_same(
+    gen: dict[str, Any], stand_in: StandIn, tmp_path: Path
+) -> None:
+    sampler = VLLMSampler(structure(VLLMConfig, {"url": stand_in.url, "weights_dir": str(tmp_path), **OF_TOKENS}))
+    policy, prompts = make_policy(), [Prompt("abba", (0, 1, 1, 0)), Prompt("c", (2,))]
+    sampling = SamplingConfig(max_new_tokens=6, **gen)
+    batch = sampler(policy, prompts, sampling, row_seeds=[1, 2])
+    parameters = stand_in.asked[-1]["sampling_params"]
+    assert (parameters["min_p"], parameters["repetition_penalty"]) == (0.03, 1.4)
+    assert parameters["logit_bias"] == {"0": 1.5, "4": -2.0}
+    assert parameters["allowed_token_ids"] == [*range(20), 30]
+    assert not sampler.draws_from_policy
+    options = structure(SamplerConfig, OF_TOKENS)
+    if gen.get("temperature") == 0:
+        expected = sample(policy, prompts, sampling, options=options)
+        assert batch.action_tokens == expected.action_tokens
+        assert not batch.columns
+        return
+    assert sorted(batch.columns) == ["sampling_logprobs"]
+    seen = []
+    for i, row in enumerate(batch.action_tokens):  # the log-prob of each token under the sampler `default`
+        for at, token in enumerate(row):
+            many = [Prompt("", (*prompts[i].tokens, *row[:at]))] * 400
+            drawn = sample(policy, many, SamplingConfig(max_new_tokens=1, **gen), options=options)
+            found = {tokens[0]: j for j, tokens in enumerate(drawn.action_tokens)}
+            if token in found:
+                mine = drawn["sampling_logprobs"][found[token]][drawn.action_mask[found[token]]]
+                theirs = batch["sampling_logprobs"][i][batch.action_mask[i]][at]
+                assert float(theirs) == pytest.approx(float(mine), abs=1e-5)
+                seen.append(token)
+    assert len(seen) > 6
+
+
+def test_a_run_with_options_on_tokens_warns_and_computes_its_own_log_probs(
+    stand_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = train(stand_in.url, tmp_path, sampler={"name": "vllm", "url": stand_in.url, "min_p": 0.1})
+    assert "because=sampler" in capsys.readouterr().err
+    assert "is/logprob_gap" not in result.metrics
+
+
+@pytest.mark.parametrize(("sampler", "options", "words"), [
+    ({"min_p": 0.1}, {"gen": {"top_p": 0.9}}, r"sampler\.min_p = 0\.1 with gen\.top_p = 0\.9: vLLM applies"),
+    ({"min_p": 0.1}, {"eval": {"gen": {"top_p": [1.0, 0.9]}}}, r"with eval\.gen\.top_p = 0\.9"),
+    ({"forbidden_tokens": [3]}, {}, r"forbidden_tokens = \[3\]: vLLM has no such parameter; list the others"),
+    ({"allowed_tokens": ["ab"]}, {}, r"sampler\.allowed_tokens: the text 'ab' is 2 tokens"),
+], ids=str)  # fmt: skip
+def test_options_on_tokens_that_mean_something_else_there_are_refused(
+    sampler: dict[str, Any], options: dict[str, Any], words: str, stand_in: StandIn, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        train(stand_in.url, tmp_path, sampler={"name": "vllm", "url": stand_in.url, **sampler}, **options)
+    assert not stand_in.asked
 
 
 def test_a_stop_sequence_cuts_where_the_default_sampler_does(stand_in: StandIn, tmp_path: Path) -> None:

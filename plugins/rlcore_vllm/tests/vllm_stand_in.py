@@ -168,7 +168,7 @@ class StandIn:
             logits = self._next((*prompt, *tokens)).clone()
             if len(tokens) < parameters["min_tokens"]:
                 logits[parameters["stop_token_ids"]] = -torch.inf
-            processed = _processed(logits, parameters)
+            processed = _processed(logits, parameters, (*prompt, *tokens))
             if parameters["temperature"] == 0:
                 token = int(processed.argmax())
             else:
@@ -187,9 +187,23 @@ class StandIn:
         return self._logits[tokens]
 
 
-def _processed(logits: torch.Tensor, parameters: dict[str, Any]) -> torch.Tensor:
-    """Return log-probs after temperature, top-k and top-p, as vLLM's `processed_logprobs`."""
-    logits = logits / (parameters["temperature"] or 1.0)
+def _processed(logits: torch.Tensor, parameters: dict[str, Any], read: tuple[int, ...]) -> torch.Tensor:
+    """Return log-probs after all options, in vLLM's order, as its `processed_logprobs`."""
+    if allowed := parameters.get("allowed_token_ids"):
+        excluded = torch.ones_like(logits, dtype=torch.bool)
+        excluded[allowed] = False
+        logits = logits.masked_fill(excluded, -torch.inf)
+    for token, bias in (parameters.get("logit_bias") or {}).items():
+        logits[int(token)] += max(-100.0, min(bias, 100.0))
+    penalty = parameters.get("repetition_penalty", 1.0)
+    for token in set(read):
+        logits[token] = logits[token] * penalty if logits[token] < 0 else logits[token] / penalty
+    if parameters["temperature"] == 0:
+        return logits.log_softmax(-1)
+    logits = logits / parameters["temperature"]
+    if parameters.get("min_p", 0.0) > 0:
+        probabilities = logits.softmax(-1)
+        logits = logits.masked_fill(probabilities < parameters["min_p"] * probabilities.max(), -torch.inf)
     if parameters["top_k"] > 0:
         logits = logits.masked_fill(logits < logits.topk(parameters["top_k"]).values[-1], -torch.inf)
     if parameters["top_p"] < 1:
