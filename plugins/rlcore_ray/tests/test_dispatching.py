@@ -12,6 +12,7 @@ from ray_stand_in import StandInRay
 from safetensors.torch import load_file
 
 import rlcore
+from rlcore.config import structure
 from rlcore.errors import DataError
 from rlcore.sampling import derive_seeds, sample
 from rlcore.settings import SamplingConfig
@@ -22,6 +23,7 @@ from rlcore_ray.ray_sampler import RaySampler
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
 from rlcore_testing.small import make_gpt2, make_tokenizer
+from rlcore_transformers.sampling.sampler_options import SamplerConfig
 
 PROMPTS = make_prompts(TEXTS * 3)
 SEEDS = derive_seeds(1, range(len(PROMPTS)))
@@ -60,6 +62,18 @@ def test_one_actor_has_the_bits_of_one_process(no_ray: StandInRay) -> None:
     local = sample(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
     assert "values" in local
     assert_bits_equal(sampled(RaySampler(RayConfig(num_actors=1)), policy), local)
+
+
+def test_actors_sample_with_the_options_on_tokens(no_ray: StandInRay) -> None:
+    policy, options = make_policy(), {"min_p": 0.05, "repetition_penalty": 1.5, "logit_bias": {2: 1.0}}
+    local = sample(policy, PROMPTS, SAMPLING, row_seeds=SEEDS, options=structure(SamplerConfig, options))
+    sampler = RaySampler(structure(RayConfig, {"num_actors": 1, **options}))
+    assert_bits_equal(sampled(sampler, policy), local)
+    assert (sampler.draws_from_policy, sampler.exact_logprobs) == (False, False)
+    assert local.action_tokens != sampled(RaySampler(RayConfig(num_actors=1)), policy).action_tokens
+    assert "sampling_logprobs" in sampler(policy, [], SAMPLING).columns
+    plain = RaySampler(RayConfig())
+    assert (plain.draws_from_policy, plain.exact_logprobs) == (True, True)
 
 
 def test_rows_are_reported_once_each_as_they_arrive(no_ray: StandInRay) -> None:
