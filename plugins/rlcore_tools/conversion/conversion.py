@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -12,8 +13,18 @@ from rlcore.config.structure import structure_valid
 from rlcore.settings import TrainConfig
 from rlcore_tools.synonyms import LibraryName
 from rlcore_transformers.models.model_options import CausalLMConfig, TokenizerConfig
+from rlcore_transformers.sampling.token_options import TokenOptions
 
 MODEL_KEYS = frozenset({"model.path", "model.architecture", "model.tokenizer"})
+
+NEUTRAL: Mapping[str, float] = MappingProxyType({"min_p": 0.0, "repetition_penalty": 1.0})
+"""Values of options on tokens that change nothing."""
+NO_SAMPLING: Mapping[str, str] = MappingProxyType({
+    "num_beams": "the sequences of a beam search are no samples of the policy, so that no trainer can learn from them; "
+    "eval.gen.temperature=0 evaluates greedily",
+    "num_return_sequences": "list each prompt so many times, or set eval.samples",
+})  # fmt: skip
+"""Arguments of `generate` without a counterpart, and why."""
 
 
 @attrs.define
@@ -36,7 +47,9 @@ class Conversion:
     _known: Collection[str] = attrs.field(factory=frozenset)
 
     def __attrs_post_init__(self) -> None:
-        rows = [("", TrainConfig), ("trainer.", self.options), ("model.", CausalLMConfig)]
+        rows = [
+            ("", TrainConfig), ("trainer.", self.options), ("model.", CausalLMConfig), ("sampler.", TokenOptions)
+        ]  # fmt: skip
         known = {prefix + row.path for prefix, cls in rows for row in describe(cls)}
         self._known = known | MODEL_KEYS | {f"model.tokenizer.{row.path}" for row in describe(TokenizerConfig)}
         self.put("trainer.name", self.trainer)
@@ -50,6 +63,31 @@ class Conversion:
         for step in reversed(path.split(".")):
             value = {step: value}
         self.values = merge(self.values, value)
+
+    def put_sampling(self, name: str, value: Any, *, source: str = "", section: str = "gen") -> None:
+        """Set what replaces an argument of `generate` of transformers, or report why nothing does.
+
+        Args:
+            name: the argument.
+            value: its value; null is ignored.
+            source: what its name in the converted file begins with.
+            section: `gen`, or `eval.gen` for evaluations alone.
+        """
+        if value is None or name == "pad_token_id":
+            return
+        if name == "do_sample":
+            if not value:
+                self.put(f"{section}.temperature", 0.0)
+        elif name == "eos_token_id":
+            self.put(f"{section}.eos_token_ids", value if isinstance(value, list) else [value])
+        elif self.has(f"gen.{name}"):
+            whole = name == "top_k" and isinstance(value, float)
+            self.put(f"{section}.{name}", int(value) if whole else value)
+        elif self.has(f"sampler.{name}"):
+            if value != NEUTRAL.get(name):
+                self.put("sampler", {"name": "default", name: value})
+        elif name != "num_beams" or value != 1:
+            self.leave(f"{source}{name}", value, NO_SAMPLING.get(name, "gen has no such option"))
 
     def leave(self, name: str, value: Any, reason: str) -> None:
         """Report an option that is not converted."""
@@ -107,7 +145,9 @@ class Conversion:
     def as_yaml(self, source: str) -> str:
         """Return the configuration as YAML, beginning with comments for what was not converted."""
         order = [
-            name for name in ("model", "trainer", "data", "gen", "eval", "checkpoint", "run") if name in self.values
+            name
+            for name in ("model", "trainer", "data", "gen", "sampler", "eval", "checkpoint", "run")
+            if name in self.values
         ]
         sections = {name: self.values[name] for name in [*order, *(set(self.values) - set(order))]}
         lines = [f"# Converted from {source} by `rlcore convert`."]

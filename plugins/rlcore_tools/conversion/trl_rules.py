@@ -94,14 +94,13 @@ def convert_sampler(conversion: Conversion, given: dict[str, Any]) -> None:
                 conversion.leave(f"{CORRECTION}_{name}", value, "use_vllm is not set")
         if switch not in (None, True, False):
             conversion.leave(f"{CORRECTION}_correction", switch, "use_vllm is not set")
+    for name in ("min_p", "repetition_penalty"):
+        conversion.put_sampling(name, given.pop(name, None))
     options = given.get("generation_kwargs")
     if isinstance(options, Mapping):
         given.pop("generation_kwargs")
         for name, value in options.items():
-            if conversion.has(f"gen.{name}"):
-                conversion.put(f"gen.{name}", value)
-            else:
-                conversion.leave(f"generation_kwargs.{name}", value, "gen has no such option")
+            conversion.put_sampling(name, value, source="generation_kwargs.")
 
 
 def convert_model(conversion: Conversion, given: dict[str, Any]) -> None:

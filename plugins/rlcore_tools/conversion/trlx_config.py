@@ -10,7 +10,6 @@ from typing import Any
 from rlcore_tools.conversion.conversion import Conversion
 from rlcore_tools.synonyms import synonyms
 
-SAME = ("max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "beta")
 ENDLESS = 1e9
 """`T_max` from which a cosine does not leave its start within any run."""
 
@@ -59,24 +58,10 @@ def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type) -> Co
 def _sampling(conversion: Conversion, given: dict[str, Any]) -> None:
     rollouts, evaluations = given.pop("method.gen_experience_kwargs", None), given.pop("method.gen_kwargs", None) or {}
     for name, value in (rollouts or evaluations).items():
-        _sampling_option(conversion, "gen" if not isinstance(value, list) else "eval.gen", name, value)
+        section = "gen" if not isinstance(value, list) else "eval.gen"
+        conversion.put_sampling(name, value, source="gen_kwargs.", section=section)
     for name, value in evaluations.items() if rollouts else ():
-        _sampling_option(conversion, "eval.gen", name, value)
-
-
-def _sampling_option(conversion: Conversion, section: str, name: str, value: Any) -> None:
-    if name in SAME:
-        whole = name == "top_k" and isinstance(value, float)
-        conversion.put(f"{section}.{name}", int(value) if whole else value)
-    elif name == "do_sample":
-        if not value:
-            conversion.put(f"{section}.temperature", 0.0)
-    elif name == "eos_token_id":
-        conversion.put(f"{section}.eos_token_ids", value if isinstance(value, list) else [value])
-    elif name == "num_return_sequences":
-        conversion.leave(f"gen_kwargs.{name}", value, "list each prompt so many times, or set eval.samples")
-    elif name != "pad_token_id":
-        conversion.leave(f"gen_kwargs.{name}", value, "gen has no such option")
+        conversion.put_sampling(name, value, source="gen_kwargs.", section="eval.gen")
 
 
 def _length(conversion: Conversion, given: dict[str, Any]) -> None:

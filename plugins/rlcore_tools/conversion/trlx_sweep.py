@@ -7,7 +7,6 @@ from typing import Any
 
 from rlcore.errors import ConfigError
 from rlcore_tools.conversion.conversion import Conversion
-from rlcore_tools.conversion.trlx_config import SAME
 from rlcore_tools.synonyms import LibraryName, synonyms
 
 TUNE = "tune_config"
@@ -119,7 +118,7 @@ def _paths(conversion: Conversion, name: str) -> tuple[tuple[str, ...], Mapping[
     short = name.rpartition(".")[2]
     plain = [OTHER_NAMES.get(name, "")]
     plain += [f"trainer.optimizer.{short}"] if name.startswith("optimizer.kwargs.") else []
-    plain += [f"gen.{short}"] if name.startswith("method.gen_") and short in SAME else []
+    plain += [f"gen.{short}"] if name.startswith("method.gen_") else []
     fitting = [path for path in plain if path and conversion.has(path)]
     if fitting:
         return (fitting[0],), {}

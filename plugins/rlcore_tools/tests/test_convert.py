@@ -359,3 +359,15 @@ def test_the_trainer_must_be_named_where_arguments_fit_several(tmp_path: Path, c
     assert said in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "any.yaml"), "--trainer", "dpo"]) == 0
     assert "name: dpo" in capsys.readouterr().out
+
+
+def test_options_of_generate_become_options_of_gen_and_of_the_sampler_and_beams_are_refused() -> None:
+    given = {"min_p": 0.1, "repetition_penalty": 1.0, "num_generations": 4, "generation_kwargs": {
+        "top_k": 3, "repetition_penalty": 1.2, "do_sample": True, "num_beams": 4, "typical_p": 0.5,
+    }}  # fmt: skip
+    conversion = convert_trl(given, "grpo", options_of("grpo"))
+    assert conversion.values["sampler"] == {"name": "default", "min_p": 0.1, "repetition_penalty": 1.2}
+    assert conversion.values["gen"]["top_k"] == 3
+    beams, typical = conversion.left
+    assert beams.startswith("generation_kwargs.num_beams = 4: the sequences of a beam search are no samples of the")
+    assert typical == "generation_kwargs.typical_p = 0.5: gen has no such option"

@@ -18,6 +18,7 @@ from rlcore_reward.config import SequenceScorerConfig
 from rlcore_sft.config import SFTConfig
 from rlcore_tools.synonyms import LibraryName, component_names, synonyms
 from rlcore_transformers.models.model_options import CausalLMConfig, TokenizerConfig
+from rlcore_transformers.sampling.token_options import TokenOptions
 
 OPTIONS = [
     pytest.param(each, id=f"{library}:{name}")
@@ -27,11 +28,12 @@ OPTIONS = [
 
 
 def known_options() -> set[str]:
-    """Return the dotted paths of all options of the core and of this repository's trainers."""
+    """Return the dotted paths of all options of the core, of tokens, and of this repository's trainers."""
     found = {row.path for row in describe(TrainConfig)} | {"trainer.name", "model.path", "model.architecture"}
     for cls in (CausalLMConfig, SequenceScorerConfig):
         found |= {f"model.{row.path}" for row in describe(cls)}
     found |= {f"model.tokenizer.{row.path}" for row in describe(TokenizerConfig)} | {"model.tokenizer"}
+    found |= {f"sampler.{row.path}" for row in describe(TokenOptions)}
     for component in all_registries().trainers:
         if component.name in published("trainers"):
             config = component.config_class()
