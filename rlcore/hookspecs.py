@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from rlcore.components import Component
     from rlcore.protocols import Decoder, DecoderRequest, EpisodePlayer, ParallelFiles, Processes, RunView, Uploader
-    from rlcore.settings import TrainConfig
+    from rlcore.protocols.learners import Learner
+    from rlcore.settings import OptimizerConfig, TrainConfig
     from rlcore.types import Trajectories
 
 PROJECT = "rlcore"
@@ -351,6 +352,19 @@ def make_decoder(request: DecoderRequest) -> Decoder | None:
 
     Returns:
         None to leave the batch to others; otherwise an object with the methods of `rlcore.protocols.Decoder`.
+    """
+
+
+@hookspec
+def default_learning_rate(config: OptimizerConfig, learner: Learner) -> float | None:
+    """Return the learning rate of a model whose run sets none (`trainer.optimizer.lr: null`), or None.
+
+    Called on every rank for each optimizer of a run, before processes divide the model, until a plugin has a result,
+    which must be the same on all ranks.
+
+    Args:
+        config: the options; `config.published` is a learning rate and the number of parameters of its model.
+        learner: the model.
     """
 
 

@@ -20,28 +20,18 @@ class SamplingConfig:
     max_new_tokens: int = option(40, "maximum length of a continuation", ge=1, unit="tokens")
     min_new_tokens: int = option(0, "EOS is not sampled before this many tokens", ge=0, unit="tokens")
     temperature: float = option(
-        1.0,
-        "divisor of the logits before sampling, and in the log-probs that are learned from; 0 takes the most likely "
-        "token (greedy)",
-        ge=0,
-        lt=INFINITE,
-    )
+        1.0, "divisor of the logits before sampling, and in the log-probs that are learned from; 0 takes the most "
+        "likely token (greedy)", ge=0, lt=INFINITE,
+    )  # fmt: skip
     top_k: int = option(0, "sample from the k most likely tokens only; 0: from all", ge=0, source="arXiv:1805.04833")
     top_p: float = option(
-        1.0,
-        "sample from the most likely tokens whose probabilities add up to at least this; 1: from all",
-        gt=0,
-        le=1,
+        1.0, "sample from the most likely tokens whose probabilities add up to at least this; 1: from all", gt=0, le=1,
         source="arXiv:1904.09751",
-    )
+    )  # fmt: skip
     beta: float = option(
-        0.0,
-        "weight of the Q-heads' advantages, which are added to the log-probs before temperature and truncation; needs "
-        "a policy with Q-heads",
-        gt=-INFINITE,
-        lt=INFINITE,
-        source="arXiv:2206.11871",
-    )
+        0.0, "weight of the Q-heads' advantages, which are added to the log-probs before temperature and truncation; "
+        "needs a policy with Q-heads", gt=-INFINITE, lt=INFINITE, source="arXiv:2206.11871",
+    )  # fmt: skip
     stop_sequences: tuple[str, ...] = option(
         (), "strings that end a continuation; removed from the text that reward functions receive"
     )
@@ -50,10 +40,9 @@ class SamplingConfig:
     )
     batch_size: int = option(0, "prompts continued at once; 0: all", ge=0, unit="sequences")
     reused_logprobs: bool = option(
-        True,
-        "trainers use the log-probs and values of the built-in sampler where they equal the policy's up to rounding; "
-        "false computes them again",
-    )
+        True, "trainers use the log-probs and values of the built-in sampler where they equal the policy's up to "
+        "rounding; false computes them again"
+    )  # fmt: skip
 
     @property
     def policy_temperature(self) -> float:
@@ -71,7 +60,10 @@ class OptimizerConfig:
     """The optimizer, its learning-rate schedule and gradient clipping."""
 
     name: str = option("adamw", "name of a registered optimizer")
-    lr: float = option(3e-5, "learning rate after warm-up", gt=0, lt=INFINITE)
+    lr: float | None = option(
+        3e-5, "learning rate after warm-up; null: that of the trainer's paper, adapted to the model", gt=0, lt=INFINITE
+    )
+    published = (3e-5, 124e6)  # no option: a published learning rate, and the number of parameters of its model
     betas: tuple[float, float] | None = option(
         None, "decay rates of the running moments of the gradient; default: the optimizer's", ge=0, lt=1
     )
@@ -95,13 +87,11 @@ class BatchOptions:
     """Options of every trainer that calls `Updater.accumulate`; the trainer's options class inherits from it."""
 
     micro_batch_size: int = option(
-        0, "sequences in one forward pass of a rank; affects memory, not the gradient; 0: all", ge=0,
-        unit="sequences",
-    )  # fmt: skip
+        0, "sequences in one forward pass of a rank; affects memory, not the gradient; 0: all", ge=0, unit="sequences"
+    )
     micro_batch_tokens: int = option(
         0, "most tokens in one forward pass of a rank, prompts included, counted as sequences times the longest of "
-        "them; a longer sequence runs alone; affects memory, not the gradient; 0: no limit",
-        ge=0, unit="tokens",
+        "them; a longer sequence runs alone; affects memory, not the gradient; 0: no limit", ge=0, unit="tokens",
     )  # fmt: skip
     optimizer: OptimizerConfig = option(OptimizerConfig(), "optimizer, learning-rate schedule, gradient clipping")
 
@@ -126,10 +116,9 @@ class RunConfig:
         "that a script of several runs ends; the command `rlcore train` does not",
     )  # fmt: skip
     accept_changes: tuple[str, ...] = option(
-        (),
-        "names of what may differ from the checkpoint that the run resumes from, such as `data.prompts` or `trainer`, "
-        "and has its new value from then on; everything else that changes the result must be the same",
-    )
+        (), "names of what may differ from the checkpoint that the run resumes from, such as `data.prompts` or "
+        "`trainer`, and has its new value from then on; everything else that changes the result must be the same"
+    )  # fmt: skip
     rollouts: int | Literal["none", "all"] = option(
         8, "how many rollouts of each step are written to rollouts.jsonl, or `none` or `all`", ge=0
     )
@@ -138,38 +127,33 @@ class RunConfig:
     )
     report: bool = option(True, "write report.html to the run's folder when the run ends")
     overlap_rewards: bool = option(
-        False,
-        "call reward functions on every gen.batch_size responses while the next are sampled; they receive these "
-        "instead of the whole round, in a worker thread",
-    )
+        False, "call reward functions on every gen.batch_size responses while the next are sampled; they receive these "
+        "instead of the whole round, in a worker thread"
+    )  # fmt: skip
     reward_timeout_s: float | None = option(
         None, "end the run if one call of a reward or metric function takes longer than this; functions are then "
         "called in a thread of their own", gt=0, le=1e9, unit="seconds",
     )  # fmt: skip
     check_functions: bool = option(
-        True,
-        "call each reward and metric function of your own with two rows and example answers before the model is "
-        "loaded, if it is a plain function without state; false checks signatures alone",
-    )
+        True, "call each reward and metric function of your own with two rows and example answers before the model is "
+        "loaded, if it is a plain function without state; false checks signatures alone"
+    )  # fmt: skip
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "precision of forward and backward passes; default: that of `accelerate launch`, else no"
     )
     shard: str = option(
-        "none",
-        "what several processes divide among themselves: `none`: nothing, each has the whole model; `fsdp`: weights, "
-        "gradients and optimizer state, with torch's fully_shard; `tp`: the layers, with torch; `zero2`: gradients and "
-        "optimizer state, with DeepSpeed; `zero3`: the same and the weights; or the strategy of a plugin",
-    )
+        "none", "what several processes divide among themselves: `none`: nothing, each has the whole model; `fsdp`: "
+        "weights, gradients and optimizer state, with torch's fully_shard; `tp`: the layers, with torch; `zero2`: "
+        "gradients and optimizer state, with DeepSpeed; `zero3`: the same and the weights; or the strategy of a plugin"
+    )  # fmt: skip
     shard_within: Literal["node", "world"] = option(
-        "node",
-        "whether `shard` divides the model among the processes of each machine, which then have copies of one another, "
-        "or among all processes, as `tp`, `zero2` and `zero3` do",
-    )
+        "node", "whether `shard` divides the model among the processes of each machine, which then have copies of one "
+        "another, or among all processes, as `tp`, `zero2` and `zero3` do"
+    )  # fmt: skip
     offload: bool = option(
-        False,
-        "keep divided weights and optimizer state in the CPU's memory, where the optimizer steps; with `zero2` only "
-        "the latter",
-    )
+        False, "keep divided weights and optimizer state in the CPU's memory, where the optimizer steps; with `zero2` "
+        "only the latter"
+    )  # fmt: skip
     processes: int = option(
         1, "processes that `rlcore train` starts on this machine, each with a GPU of its own if there are GPUs; "
         "a program that calls rlcore.train is started with torchrun instead", ge=1, le=1024,
@@ -178,12 +162,9 @@ class RunConfig:
         None, "start the processes on the machines of a cluster instead: `ray`, or {name: ray, options}; one is enough"
     )
     timeout_s: float = option(
-        600.0,
-        "end a run of several processes if one of them waits longer than this for the others",
-        gt=0,
-        le=1e9,
+        600.0, "end a run of several processes if one of them waits longer than this for the others", gt=0, le=1e9,
         unit="seconds",
-    )
+    )  # fmt: skip
     push_to_hub: str | None = option(
         None, "repository of the Hugging Face hub, `user/name`, to which the trained model is pushed when the run has "
         "ended; not if a signal ended it"
@@ -208,10 +189,9 @@ class EvalConfig:
     samples: int = option(1, "continuations per evaluation prompt", ge=1)
     show: int = option(5, "number of completions shown on the console; completions.jsonl contains all", ge=0)
     gen: Mapping[str, Any] = option(
-        {},
-        "sampling options that differ in evaluations; options may be lists, and every combination of their values is "
-        "evaluated",
-    )
+        {}, "sampling options that differ in evaluations; options may be lists, and every combination of their values "
+        "is evaluated"
+    )  # fmt: skip
 
 
 @config
@@ -225,16 +205,14 @@ class CheckpointConfig:
         0, "number of best checkpoints by `metric` to keep as well; if not 0, each evaluation writes a checkpoint", ge=0
     )
     metric: str = option(
-        "eval/reward/mean",
-        "evaluation metric that ranks checkpoints; if eval.gen has lists, the best value over all combinations, or "
-        "that of the combination named as in `eval/reward/mean@temperature=1`",
-    )
+        "eval/reward/mean", "evaluation metric that ranks checkpoints; if eval.gen has lists, the best value over all "
+        "combinations, or that of the combination named as in `eval/reward/mean@temperature=1`"
+    )  # fmt: skip
     mode: Literal["max", "min"] = option("max", "whether a higher or a lower `metric` is better")
     format: Literal["safetensors", "dcp"] = option(
-        "safetensors",
-        "files of weights and moments that run.shard=fsdp divides: whole tensors, written by process 0, or "
-        "torch.distributed.checkpoint, with which each process writes its parts (`rlcore export` completes them)",
-    )
+        "safetensors", "files of weights and moments that run.shard=fsdp divides: whole tensors, written by process 0, "
+        "or torch.distributed.checkpoint, with which each process writes its parts (`rlcore export` completes them)"
+    )  # fmt: skip
 
 
 @config
@@ -242,10 +220,9 @@ class DataConfig:
     """Data sources, reward functions and tokenisation."""
 
     prompts: Any = option(
-        None,
-        "list of rows, path of a .jsonl, .json, .csv, .tsv, .parquet or .txt file, pattern or list of such paths, "
-        "`module:function`, hub data set, or mixture, a list of {path, name, weight, limit, columns}",
-    )
+        None, "list of rows, path of a .jsonl, .json, .csv, .tsv, .parquet or .txt file, pattern or list of such "
+        "paths, `module:function`, hub data set, or mixture, a list of {path, name, weight, limit, columns}"
+    )  # fmt: skip
     samples: Any = option(None, "demonstrations, in the same forms as `prompts`")
     eval_prompts: Any = option(None, "evaluation prompts, in the same forms; default: the first training prompts")
     eval_samples: Any = option(None, "demonstrations held out for the validation loss, in the same forms")
@@ -255,28 +232,24 @@ class DataConfig:
     )
     metric_fn: Any = option(None, "`module:function` that computes metrics of completions")
     logit_mask: Any = option(
-        None,
-        "which tokens may follow each token: bool[V, V], one row per preceding token; `module:function`, or the path "
-        "of a .json or .npy file",
-    )
+        None, "which tokens may follow each token: bool[V, V], one row per preceding token; `module:function`, or the "
+        "path of a .json or .npy file"
+    )  # fmt: skip
     environment: Any = option(
-        None,
-        "name of a registered environment, {name, options}, or `module:attribute`, with which the policy talks in "
-        "episodes of several turns; its rewards count as the reward `environment`",
-    )
+        None, "name of a registered environment, {name, options}, or `module:attribute`, with which the policy talks "
+        "in episodes of several turns; its rewards count as the reward `environment`"
+    )  # fmt: skip
     episodes: Mapping[str, Any] = option(
         {}, "limits of episodes, such as `max_turns`, and what happens to those that fail"
     )
     prompt_pipeline: Any = option(
-        None,
-        "name of the registered pipeline that tokenises prompts, or {name, options}; default: the trainer's, else "
-        "`prompts`",
-    )
+        None, "name of the registered pipeline that tokenises prompts, or {name, options}; default: the trainer's, "
+        "else `prompts`"
+    )  # fmt: skip
     sample_pipeline: Any = option(
-        None,
-        "name of the registered pipeline that tokenises demonstrations or other training rows, or {name, options}; "
-        "default: the trainer's, else `samples`",
-    )
+        None, "name of the registered pipeline that tokenises demonstrations or other training rows, or {name, "
+        "options}; default: the trainer's, else `samples`"
+    )  # fmt: skip
     prompt_column: str = option("prompt", "column of the prompts")
     columns: Mapping[str, str] = option(
         {}, "columns to rename, our name: theirs, such as {prompt: question, output: answer}"
@@ -295,20 +268,17 @@ class DataConfig:
         None, "system prompt that is put in front of conversations that have none; default: none"
     )
     chat_template_options: Mapping[str, Any] = option(
-        {},
-        "variables of the chat template, such as `tools` and `enable_thinking`; a row's columns `tools` and "
-        "`chat_template_kwargs` take precedence",
-    )
+        {}, "variables of the chat template, such as `tools` and `enable_thinking`; a row's columns `tools` and "
+        "`chat_template_kwargs` take precedence"
+    )  # fmt: skip
     turns: Literal["joint", "each"] = option(
         "joint", "samples of a conversation: `joint`, one with all of the assistant's turns, if the chat template "
         "renders each of them as when the assistant is asked for it; `each`, one for every turn of the assistant",
     )  # fmt: skip
     max_prompt_tokens: int = option(
-        0,
-        "longer prompts are truncated at `truncation_side`; 0: prompts that do not fit the model are an error",
-        ge=0,
+        0, "longer prompts are truncated at `truncation_side`; 0: prompts that do not fit the model are an error", ge=0,
         unit="tokens",
-    )
+    )  # fmt: skip
     truncation_side: Literal["left", "right"] = option(
         "left", "side at which prompts are truncated; BOS is kept on either side"
     )

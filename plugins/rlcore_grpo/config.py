@@ -47,6 +47,17 @@ def _estimator() -> Any:
 
 
 @config
+class GRPOOptimizer(OptimizerConfig):
+    """The optimizer of GRPO; `lr` depends on the model, and other options have their usual defaults."""
+
+    lr: float | None = option(
+        None, "learning rate after warm-up; null: 1e-6 for 7e9 parameters or more, and larger for smaller models "
+        "and adapters (docs/training.md)", gt=0, lt=float("inf"), source=f"{GRPO}, section 4.2; {RLOO}",
+    )  # fmt: skip
+    published = (1e-6, 7e9)
+
+
+@config
 class GRPOConfig(BatchOptions):
     """Group-relative policy optimisation."""
 
@@ -193,9 +204,7 @@ class GRPOConfig(BatchOptions):
         "this; null: none",
         gt=0, unit="nats", source=DEEPSEEK,
     )  # fmt: skip
-    optimizer: OptimizerConfig = option(
-        OptimizerConfig(lr=1e-6), "optimizer, learning-rate schedule, gradient clipping"
-    )
+    optimizer: OptimizerConfig = option(GRPOOptimizer(), "optimizer, learning-rate schedule, gradient clipping")
 
 
 def workload(config: GRPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)

@@ -1,4 +1,4 @@
-"""Registration of pipelines, architectures, the sampler, optimizers and learning-rate schedules; light."""
+"""Registration of pipelines, architectures, the sampler, optimizers, schedules and learning rates; light."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlcore.components import Component
-    from rlcore.settings import TrainConfig
+    from rlcore.protocols import Learner
+    from rlcore.settings import OptimizerConfig, TrainConfig
 
 _TORCH, _SCHEDULES, _TRANSFORMERS = "torch.optim", "torch.optim.lr_scheduler", "transformers.optimization"
 _OPTIMIZERS = (
@@ -151,6 +152,14 @@ def register_schedulers(register: Register) -> None:
     for name, target, options, summary in _SCHEDULERS:
         config = options and f"rlcore_transformers.optimizers.optimizer_options:{options}Options"
         register(name, target, config=config, summary=summary, formerly=f"rlcore:{name}")
+
+
+@hookimpl(trylast=True)
+def default_learning_rate(config: OptimizerConfig, learner: Learner) -> float:
+    """Return the published learning rate, adapted to the size of the model and to adapters."""
+    from rlcore_transformers.optimizers.learning_rates import find_rate
+
+    return find_rate(config, learner)
 
 
 @hookimpl

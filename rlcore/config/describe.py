@@ -118,7 +118,8 @@ def _rows(cls: type, base: Any, prefix: str) -> list[Row]:
         default = default_of(field, cls) if base is None else getattr(base, field.name)
         section = section_class(tp)
         if section:
-            rows += _rows(section, default if isinstance(default, section) else None, f"{prefix}{name}.")
+            known = isinstance(default, section)
+            rows += _rows(type(default) if known else section, default if known else None, f"{prefix}{name}.")
             continue
         metadata = field.metadata
         rows.append(

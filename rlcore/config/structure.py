@@ -150,7 +150,8 @@ def _structure_field(value: Any, field: attrs.Attribute[Any], tp: Any, cls: type
     empty = value is None and type(None) not in arms(tp)  # a section heading in YAML without content
     if section and (empty or isinstance(value, Mapping)):
         default = default_of(field, cls) if base is None else getattr(base, field.name)
-        return _structure_class({} if empty else value, section, default if isinstance(default, section) else None)
+        base = default if isinstance(default, section) else None
+        return _structure_class({} if empty else value, section if base is None else type(base), base)
     structured = _converter.structure(value, tp)
     error = range_error(structured, field.metadata)
     if error:

@@ -16,15 +16,17 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rlcore.components import BESIDE_OPTIONS, COMMON_OPTIONS, TOTAL, WARMUP
-from rlcore.config import unstructure
+from rlcore.config import evolve, unstructure
 from rlcore.data import user_code
 from rlcore.errors import ConfigError, PluginError
 from rlcore.plugins.choice import Choice, Chooser, check_keys
+from rlcore.plugins.fence import first_result
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
+from rlcore.protocols import Learner
 from rlcore.settings import OptimizerConfig
 
-_TRIAL_UPDATES = 10**9
+_TRIAL_UPDATES, _TRIAL_RATE = 10**9, 1e-3
 
 
 @attrs.frozen(eq=False)
@@ -119,7 +121,7 @@ class Optimization:
 
     def _build(self, groups: list[dict[str, Any]], target: Any) -> Optimizer:
         common = {name: value for name in COMMON_OPTIONS if (value := getattr(self.config, name)) is not None}
-        built: Any = self._call(self.optimizer, target, groups, {"lr": self.config.lr, **common})
+        built: Any = self._call(self.optimizer, target, groups, {"lr": self.config.lr or _TRIAL_RATE, **common})
         if not isinstance(built, Optimizer):
             name = type(built).__name__
             raise PluginError(f"{self.optimizer.component} built a {name}; it must build a torch.optim.Optimizer")
@@ -197,6 +199,18 @@ class Optimizers:
         )
         optimization.check()
         return optimization
+
+
+def with_rate(config: OptimizerConfig, learner: Learner) -> OptimizerConfig:
+    """Return the options with a learning rate: if they have none, that of the hook `default_learning_rate`.
+
+    Raises:
+        ConfigError: no plugin has one.
+    """
+    rate = config.lr or first_result("default_learning_rate", config=config, learner=learner)
+    if rate is None:
+        raise ConfigError("trainer.optimizer.lr = null: no plugin has a learning rate for this model: set a number")
+    return evolve(config, lr=rate)
 
 
 def sections(options: Any, path: str) -> Iterator[tuple[str, OptimizerConfig]]:

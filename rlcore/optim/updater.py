@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.optim.batches import Meter, micro_batches
 from rlcore.optim.built_options import BuiltOptions
-from rlcore.optim.optimization import Optimization, Optimizers
+from rlcore.optim.optimization import Optimization, Optimizers, with_rate
 from rlcore.optim.schedule_clock import ScheduleClock
 from rlcore.profiling import phase, timed
 from rlcore.protocols import Learner, Sharding
@@ -61,7 +62,8 @@ class Updater:
         optimization: Optimization | None = None,
         sharding: Sharding | None = None,
     ) -> None:
-        built = optimization or Optimizers().get(config)
+        built, config = optimization or Optimizers().get(config), with_rate(config, policy)
+        built = attrs.evolve(built, config=config)
         self.config, self.ranks, self.num_skipped, self._policy = config, ranks, 0, policy
         self._steps_done, self._rate = steps_done, (-1, 0.0)
         self._has_warned = False
