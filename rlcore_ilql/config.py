@@ -21,22 +21,11 @@ NAIR = "Nair et al. 2020, arXiv:2006.09359"
 
 
 @config
-class ILQLOptimizer(OptimizerConfig):
-    """The optimizer of ILQL; `lr` depends on the model, and other options have their usual defaults."""
-
-    lr: float | None = option(
-        None, "learning rate after warm-up; null: 5e-5 for 124e6 parameters or more, and larger for smaller models "
-        "and adapters (docs/training.md)", gt=0, lt=float("inf"), source="trlX, GPT-2",
-    )  # fmt: skip
-    published = (5e-5, 124e6)
-
-
-@config
 class ILQLConfig(BatchOptions):
     """Implicit language Q-learning: learn Q and V from samples with rewards, and steer sampling by them."""
 
     batch_size: int = option(32, "samples of one optimizer step, on all ranks together", ge=1, unit="sequences")
-    optimizer: OptimizerConfig = option(ILQLOptimizer(), "optimizer of policy, V and Q together")
+    optimizer: OptimizerConfig = option(OptimizerConfig(lr=5e-5), "optimizer of policy, V and Q together")
     dropout: bool = option(
         False, "dropout as in the model's configuration; Q and V then take its noise for variance of the data"
     )

@@ -18,7 +18,7 @@ GROUPS = {
     "on_": ("Observers", "These hooks are called during a run, on every rank, and must not change it."),
     "": (
         "Further hooks",
-        "These hooks adapt observers, upload trained models, make decoders, and wrap what components build.",
+        "These hooks adapt observers, upload models, make decoders, choose learning rates, and wrap components.",
     ),
 }
 INTRODUCTION = """\

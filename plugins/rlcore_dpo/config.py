@@ -30,18 +30,6 @@ OWNERS = {
 
 
 @config
-class DPOOptimizer(OptimizerConfig):
-    """The optimizer of DPO; `lr` depends on the model, and other options have their usual defaults."""
-
-    lr: float | None = option(
-        None, "learning rate after warm-up; null: 1e-6 for 6e9 parameters or more, and larger for smaller models "
-        "and adapters (docs/training.md)", gt=0, lt=float("inf"),
-        source="Rafailov et al. 2023, arXiv:2305.18290, appendix B",
-    )  # fmt: skip
-    published = (1e-6, 6e9)
-
-
-@config
 class DPOConfig(BatchOptions):
     """Learn from pairs of a chosen and a rejected answer, or from answers with a verdict (`kto`)."""
 
@@ -88,7 +76,9 @@ class DPOConfig(BatchOptions):
     )  # fmt: skip
     batch_size: int = option(32, "pairs (of kto: answers) of one optimizer step, on all ranks together", ge=1)
     dropout: bool = option(False, "dropout as in the model's configuration")
-    optimizer: OptimizerConfig = option(DPOOptimizer(), "optimizer, learning-rate schedule, bound on gradients")
+    optimizer: OptimizerConfig = option(
+        OptimizerConfig(lr=1e-6), "optimizer, learning-rate schedule, bound on gradients"
+    )
 
 
 def resolve(config: DPOConfig, *, is_streamed: bool = False) -> DPOConfig:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions, OptimizerConfig
-from rlcore_dpo.config import DPOConfig, DPOOptimizer, LossName, resolve, weights_of
+from rlcore_dpo.config import DPOConfig, LossName, resolve, weights_of
 
 ONLINE = "Guo et al. 2024, arXiv:2402.04792"
 
@@ -49,7 +49,9 @@ class OnlineDPOConfig(BatchOptions):
         None, "folder or hub id of another model with the same vocabulary as reference; default: the policy before "
         "training, or with an adapter the model without it",
     )  # fmt: skip
-    optimizer: OptimizerConfig = option(DPOOptimizer(), "optimizer, learning-rate schedule, bound on gradients")
+    optimizer: OptimizerConfig = option(
+        OptimizerConfig(lr=1e-6), "optimizer, learning-rate schedule, bound on gradients"
+    )
 
 
 def pair_options(config: OnlineDPOConfig) -> DPOConfig:

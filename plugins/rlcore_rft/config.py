@@ -13,17 +13,6 @@ REST = "Gulcehre et al. 2023, arXiv:2308.08998"
 
 
 @config
-class RFTOptimizer(OptimizerConfig):
-    """The optimizer of RFT; `lr` depends on the model, and other options have their usual defaults."""
-
-    lr: float | None = option(
-        None, "learning rate after warm-up; null: 5e-5 for 124e6 parameters or more, and larger for smaller models "
-        "and adapters (docs/training.md)", gt=0, lt=float("inf"), source="transformers",
-    )  # fmt: skip
-    published = (5e-5, 124e6)
-
-
-@config
 class RFTConfig(BatchOptions):
     """Reward-ranked fine-tuning: imitate the responses that scored best among those to the same prompt."""
 
@@ -49,7 +38,7 @@ class RFTConfig(BatchOptions):
     )
     batch_size: int = option(32, "responses of one optimizer step, on all ranks together", ge=1, unit="sequences")
     optimizer: OptimizerConfig = option(
-        RFTOptimizer(), "optimizer; the learning-rate schedule advances equally in each improve step"
+        OptimizerConfig(lr=5e-5), "optimizer; the learning-rate schedule advances equally in each improve step"
     )
     dropout: bool = option(True, "dropout as in the model's configuration; false disables it")
 

@@ -1,0 +1,129 @@
+"""Tests of learning rates that a run does not set: those of the trainer's paper, adapted to the model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from torch import nn
+from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
+
+import rlcore
+from rlcore.config import structure
+from rlcore.errors import ConfigError
+from rlcore.optim import optimization
+from rlcore.optim.updater import Updater
+from rlcore.ranks import Ranks
+from rlcore.settings import OptimizerConfig
+from rlcore_grpo.config import GRPOConfig, GRPOOptimizer
+from rlcore_transformers.optimizers.learning_rates import adapted_rate
+
+
+class Policy:
+    """A policy of one matrix of 40 x 25 = 1000 parameters."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.module = nn.Linear(25, 40, bias=False)
+
+    def use_forward(self, forward: Any, *, autocast: Any) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("size", [7e9, 8e9, 7e10, 1e12])
+def test_a_model_of_the_published_size_or_a_larger_one_has_the_published_rate(size: float) -> None:
+    assert adapted_rate(1e-6, 7e9, size) == 1e-6
+
+
+def test_the_rate_grows_with_the_root_of_the_ratio_of_parameters() -> None:
+    assert adapted_rate(1e-6, 7e9, 7e7) == 1e-5  # a hundredth of the parameters
+    assert adapted_rate(3e-5, 124e6, 31e6) == 6e-5  # a quarter
+
+
+def test_the_rate_is_at_most_that_of_training_from_scratch() -> None:
+    # .003239 - .0001395 * ln(10,000) = .003239 - .0001395 * 9.21034 = .001954
+    assert adapted_rate(5e-5, 124e6, 1e4) == 2e-3
+
+
+def test_an_adapter_has_ten_times_the_rate_of_full_weights_but_no_model_less_than_published() -> None:
+    assert adapted_rate(1e-6, 7e9, 7e9, is_adapter=True) == 1e-5
+    assert adapted_rate(1e-6, 7e9, 7e7, is_adapter=True) == 1e-4
+    assert adapted_rate(5e-5, 124e6, 124e8, is_adapter=True) == 5e-5
+    assert adapted_rate(3e-5, 124e6, 124e10, is_adapter=True) == 3e-5
+
+
+def test_an_updater_without_a_rate_has_that_of_its_model() -> None:
+    updater = Updater(Policy(), GRPOOptimizer(), Ranks(), total_updates=4)  # type: ignore[arg-type]  # minimal
+    # 1e-6 * sqrt(7e9 / 1000) = 2.65e-3, above .003239 - .0001395 * ln(1000) = 2.275e-3
+    assert (updater.config.lr, updater.lr) == (2.3e-3, 2.3e-3)
+
+
+def test_a_rate_that_is_set_is_used_as_it_is() -> None:
+    updater = Updater(Policy(), GRPOOptimizer(lr=1e-6), Ranks(), total_updates=4)  # type: ignore[arg-type]  # minimal
+    assert updater.lr == 1e-6
+
+
+def test_other_options_of_a_trainer_leave_its_rate_to_the_model() -> None:
+    options = structure(GRPOConfig, {"optimizer": {"scheduler": "linear"}}).optimizer
+    assert (options.lr, options.published, options.scheduler) == (None, (1e-6, 7e9), "linear")
+    assert structure(GRPOConfig, {"optimizer": OptimizerConfig(lr=0.1)}).optimizer.lr == 0.1
+
+
+def test_without_a_plugin_that_has_a_rate_the_error_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimization, "first_result", lambda _hook, **_: None)
+    with pytest.raises(ConfigError, match=r"trainer\.optimizer\.lr = null: no plugin has a learning rate"):
+        Updater(Policy(), GRPOOptimizer(), Ranks(), total_updates=4)  # type: ignore[arg-type]  # minimal
+
+
+def train(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path, **run: Any) -> rlcore.Result:
+    """Train by GRPO with its own learning rate."""
+    return rlcore.train(
+        model,
+        tokenizer=tokenizer,
+        trainer={"name": "grpo", "rollouts": 4, "num_generations": 2},
+        prompts=["ab", "ba"],
+        reward_fn=lambda outputs: [float(each.count("a")) for each in outputs],
+        gen={"max_new_tokens": 8},
+        loggers=[],
+        eval={"at_end": False},
+        run={"root": str(folder), "name": "run", "steps": 2, "report": False, **run},
+    )
+
+
+def rate_of(model: nn.Module, *, factor: float = 1.0) -> float:
+    """Return GRPO's rate for a small model, by a formula of its own."""
+    size = sum(each.numel() for each in model.parameters())
+    return float(f"{factor * min(1e-6 * (7e9 / size) ** 0.5, 0.003239 - 0.0001395 * math.log(size)):.1e}")
+
+
+@pytest.mark.parametrize("options", [{}, {"unfrozen_layers": 1}])
+def test_a_run_trains_with_the_rate_of_its_model_frozen_layers_included(
+    options: dict[str, Any], tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    result = train({"path": tiny_gpt2, **options}, char_tokenizer, tmp_path)
+    assert result.metrics["lr"] == rate_of(tiny_gpt2)
+    recorded = yaml.safe_load((result.run_dir / "config.yaml").read_text(encoding="utf-8"))
+    assert recorded["trainer"]["optimizer"]["lr"] is None
+
+
+def test_a_run_with_an_adapter_has_ten_times_the_rate(
+    tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    result = train({"path": tiny_gpt2, "peft": {"type": "lora", "r": 1}}, char_tokenizer, tmp_path)
+    assert result.metrics["lr"] == rate_of(tiny_gpt2, factor=10.0)  # the model has the adapter's parameters by now
+
+
+def test_a_resumed_run_goes_on_with_the_rate_of_its_model(
+    tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    start = tmp_path / "start"
+    tiny_gpt2.save_pretrained(start)
+    whole = train(str(start), char_tokenizer, tmp_path, name="whole", steps=3)
+    train(str(start), char_tokenizer, tmp_path, name="parts", steps=1)
+    parts = train(str(start), char_tokenizer, tmp_path, name="parts", steps=3, resume="auto")
+    names = ("lr", "loss/policy", "grad/norm")
+    assert [parts.metrics[name] for name in names] == [whole.metrics[name] for name in names]
