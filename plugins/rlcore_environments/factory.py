@@ -125,16 +125,20 @@ def stated(given: Mapping[str, Any], name: str) -> dict[str, Any]:
                 "least 1, or 0 for no limit of the environment's own"
             )
     for flag in ("replayable", "gives_rewards"):
-        if not isinstance(given[flag], bool):
+        if type(given[flag]).__name__ not in ("bool", "bool_"):  # of numpy, too
             raise ConfigError(f"environment = {name}: {flag} = {show(given[flag])}: must be True or False")
     for texts, what in (("reward_names", "names"), ("example_turns", "texts")):
-        value = given[texts]
-        if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each for each in value):
+        value, least = given[texts], 1 if texts == "reward_names" else 0
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(each, str) and len(each) >= least for each in value
+        ):
             raise ConfigError(f"environment = {name}: {texts} = {show(value)}: must be a list of {what}")
     counts = {count: int(given[count] or 0) for count in ("max_turns", "concurrency")}
+    flags = {flag: bool(given[flag]) for flag in ("replayable", "gives_rewards")}
     return {
         **given,
         **counts,
+        **flags,
         "reward_names": tuple(given["reward_names"]),
         "example_turns": tuple(given["example_turns"]),
     }

@@ -265,7 +265,7 @@ class Player:
         """Return whether the trainer learns from rewards, and those of the environment are the only ones."""
         trainer, known = str(self.config.trainer.get("name")), all_registries().trainers
         target: Any = known.get(trainer).target() if trainer in known else None
-        return "reward_fn" in getattr(target, "needs", ()) and self.config.data.reward_fn in (None, "environment")
+        return "reward_fn" in getattr(target, "needs", ()) and _is_only_environment(self.config.data.reward_fn)
 
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""
@@ -283,3 +283,14 @@ class Player:
                 Calls(1, self.options.timeout_s).start(self.factory.shutdown).result()
             except Exception as error:  # noqa: BLE001  the run is over
                 _log.warning("the environment could not be shut down", error=describe_error(error))
+
+
+def _is_only_environment(given: Any) -> bool:
+    """Return whether `data.reward_fn`, in any of its forms, names the environment's rewards and no others."""
+    if isinstance(given, Mapping):
+        named = given.get("fn", given.get("name"))
+        return _is_only_environment(list(given.values()) if named is None else named)
+    if isinstance(given, list | tuple):
+        is_weighted = len(given) == 2 and isinstance(given[1], int | float)
+        return all(map(_is_only_environment, given[:1] if is_weighted else given))
+    return given in (None, "environment")

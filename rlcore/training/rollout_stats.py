@@ -47,9 +47,9 @@ def gather_round(
     num_kept = int(kept.sum())
     if num_kept < at_least:
         raise RewardError(
-            f"step {run.step + 1}: the reward functions gave None for {len(batch) - num_kept} of {len(batch)} "
-            f"responses, and {run.config.trainer.get('name')} learns from the scores of at least {at_least}; give some "
-            "responses a number"
+            f"step {run.step + 1}: {len(batch) - num_kept} of {len(batch)} responses have no score, and "
+            f"{run.config.trainer.get('name')} learns from at least {at_least}: the reward functions gave None for "
+            "them, or their episodes failed; give some responses a number"
         )
     if group > 1:
         return batch, metrics

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from env_games import Echo, make_player, make_policy, play, read_prompts
 from episode_runs import at, constant, lines, run
@@ -37,7 +38,9 @@ def adds(a: int) -> int:
     return a + 1
 
 
-@pytest.mark.parametrize("reward_fn", [None, "environment"])
+@pytest.mark.parametrize(
+    "reward_fn", [None, "environment", ["environment"], {"all": "environment"}, [("environment", 1.0)]]
+)
 @pytest.mark.parametrize("given", [{"environment": Declared}, {"environment": None, "tools": [adds]}])
 def test_an_environment_that_states_that_it_gives_no_rewards_needs_a_reward_function(
     given: Any, reward_fn: Any, tmp_path: Path
@@ -45,6 +48,16 @@ def test_an_environment_that_states_that_it_gives_no_rewards_needs_a_reward_func
     message = r"gives no rewards, and there is no reward function.* 'reinforce' learns nothing; give a reward function"
     with pytest.raises(ConfigError, match=message):
         run(tmp_path, trainer=REINFORCE, reward_fn=reward_fn, **given)
+
+
+class Odd(Declared):
+    gives_rewards = np.True_
+    example_turns = ("", "a")
+
+
+def test_flags_may_be_those_of_numpy_and_a_text_of_an_example_may_be_empty() -> None:
+    factory = factory_of(Odd)
+    assert (factory.gives_rewards, factory.example_turns) == (True, ("", "a"))
 
 
 def test_with_a_reward_function_or_a_trainer_that_needs_none_no_rewards_are_fine(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_unscored_responses_shift_no_baseline_and_have_no_loss(tmp_path: Path) -
 
 
 def test_rewards_that_are_none_for_all_responses_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RewardError, match="gave None for 12 of 12 responses"):
+    with pytest.raises(RewardError, match="12 of 12 responses have no score"):
         make(tmp_path, reward_fn=constant(None)).rollout()
 
 

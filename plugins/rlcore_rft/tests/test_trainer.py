@@ -271,7 +271,7 @@ def test_responses_without_a_score_are_left_out(tmp_path: Path) -> None:
 
 def test_a_round_without_any_score_is_an_error(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2(), reward_fn=lambda outputs: [None for _ in outputs])
-    with pytest.raises(RewardError, match=r"step 1: the reward functions gave None for 48 of 48 .* and .*rft"):
+    with pytest.raises(RewardError, match=r"step 1: 48 of 48 responses have no score, and .*rft"):
         trainer.grow()
 
 
