@@ -31,6 +31,8 @@ AUTO_CLASSES = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
 }  # fmt: skip
 """Ends of the names of classes of transformers, with the class that loads them by their folder."""
+TASKS = {"SEQ_2_SEQ_LM": "Seq2SeqLM", "SEQ_CLS": "SequenceClassification"}
+"""Tasks of adapters that have a class of peft beside that of causal language models."""
 
 
 @attrs.frozen
@@ -169,14 +171,24 @@ def _line(folder: Path) -> str:
 def _loader(folder: Path) -> str:
     """Return the class that loads a model's folder; empty if no library is known to."""
     if (folder / "adapter_config.json").exists():
-        return "peft.AutoPeftModelForCausalLM"
+        task = _read(folder / "adapter_config.json").get("task_type")
+        return f"peft.AutoPeftModelFor{TASKS.get(str(task), 'CausalLM')}"
     if (folder / "model_index.json").exists():
         return "diffusers.DiffusionPipeline"
-    names: Any = ()
-    with suppress(OSError, ValueError, RecursionError, AttributeError):
-        names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
+    config = _read(folder / "config.json")
+    names = config.get("architectures") or ()
     name = str(names[0]) if isinstance(names, list) and names else ""
+    if name.endswith("ForConditionalGeneration") and "vision_config" in config:
+        return "transformers.AutoModelForImageTextToText"
     return next((f"transformers.{auto}" for end, auto in AUTO_CLASSES.items() if name.endswith(end)), "")
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    """Return the object of a JSON file; an empty one if it has none."""
+    found: Any = None
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(file.read_text(encoding="utf-8"))
+    return found if isinstance(found, Mapping) else {}
 
 
 def judged(run: RunRecord) -> list[Verdict]:

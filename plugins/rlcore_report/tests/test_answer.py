@@ -53,12 +53,17 @@ def test_the_card_of_a_run_names_its_best_checkpoint_and_the_line_that_loads_it(
     assert (best["step"], best["score"], best["metric"]) == (2, 0.9, "eval/reward/mean")
     model = run / "checkpoints" / "00000002" / "model"
     assert best["line"] == f'transformers.AutoModelForSeq2SeqLM.from_pretrained("{model}")'
-    for name, content, line in (
-        ("adapter_config.json", "{}", f'peft.AutoPeftModelForCausalLM.from_pretrained("{model}")'),
-        ("config.json", "[]", f'"{model}"'),
+    sees = '{"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}}'
+    for name, content, loader in (
+        ("adapter_config.json", "{}", "peft.AutoPeftModelForCausalLM"),
+        ("adapter_config.json", '{"task_type": "SEQ_2_SEQ_LM"}', "peft.AutoPeftModelForSeq2SeqLM"),
+        ("adapter_config.json", '{"task_type": "SEQ_CLS"}', "peft.AutoPeftModelForSequenceClassification"),
+        ("config.json", sees, "transformers.AutoModelForImageTextToText"),
+        ("config.json", "[]", ""),
     ):
         (model / "config.json").write_text(content)
         (model / name).write_text(content)
+        line = f'{loader}.from_pretrained("{model}")' if loader else f'"{model}"'
         assert best_checkpoint(read_run(run))["line"] == line  # type: ignore[index]
         (model / name).unlink()
 
