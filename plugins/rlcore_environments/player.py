@@ -86,6 +86,7 @@ class Player:
             raise DataError(
                 f"data.environment '{self.factory.name}': rows({split!r}) raised "
                 f"{describe_error(error)}{place_of(error)}"
+                + ("; give eval_prompts to evaluate on other rows" if split == "eval" else "")
             ) from error
         if rows is not None and not rows and split == "train":
             raise DataError(

@@ -222,3 +222,24 @@ def test_a_reward_has_precedence_over_a_number_in_info_of_its_name() -> None:
             return Step(reward={"won": 0.5}, info={"won": 3}, done=True)
 
     assert play(Twice, ["x"]).numbers["environment/won"] == [0.5]
+
+
+class Unread(Echo):
+    @staticmethod
+    def rows(split: str) -> list[dict[str, str]]:
+        raise FileNotFoundError("no such file: held_out.jsonl")
+
+
+def test_rows_to_evaluate_on_that_cannot_be_read_name_the_way_to_others(tmp_path: Path) -> None:
+    message = r"rows\('eval'\) raised .*held_out\.jsonl.*; give eval_prompts to evaluate on other rows"
+    with pytest.raises(DataError, match=message):
+        run(tmp_path, trainer=REINFORCE, environment=Unread, reward_fn=constant)
+
+
+def test_attributes_are_those_of_what_is_passed_and_not_of_the_object_that_a_function_returns() -> None:
+    def play() -> Declared:
+        return Declared()
+
+    assert factory_of(play).gives_rewards
+    play.gives_rewards = False  # type: ignore[attr-defined]
+    assert not factory_of(play).gives_rewards
