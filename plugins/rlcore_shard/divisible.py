@@ -57,6 +57,8 @@ def copy_of(learner: DivisibleLearner, *, every_block: bool = False) -> nn.Modul
 def run_divided(learner: DivisibleLearner, trained: nn.Module, run: Callable[..., Any], ranks: Ranks) -> None:
     """Let a learner run its own module without gradients, on whole weights, and divided ones with gradients.
 
+    Called once the learner knows its shards (`use_shards`): weights that are still as in their files are read here.
+
     Args:
         learner: the learner.
         trained: the divided module, which gets the modes of the own one.

@@ -74,7 +74,6 @@ class FullySharded(StepsParts):
         self._dtypes = {id(each): start[id(like)] for each, like in own if id(like) in start}
         self._shard(trained, learner)
         self._trained: Any = trained
-        run_divided(learner, trained, self._run, self.ranks)
         parts = list(trained.parameters())
         weights = Shards(dict(module.named_parameters()), list(parts), self._cut)
         frozen = learner.frozen_parameters()
@@ -82,6 +81,7 @@ class FullySharded(StepsParts):
         learner.use_shards(weights, Shards(frozen, kept, self._cut))
         if start:
             learner.drop()
+        run_divided(learner, trained, self._run, self.ranks)
         self.parameters: list[nn.Parameter] = [part for part in parts if part.requires_grad]
         return self.parameters
 

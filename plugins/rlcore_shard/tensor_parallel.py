@@ -70,10 +70,6 @@ class TensorParallel(StepsParts):
                 "process: set trainer.dropout=false, or run.shard=fsdp"
             )
         self._divide(trained, plan.linear)
-        rank = self.ranks.rank
-        run_divided(
-            learner, trained, lambda *args, **options: run_on_all_rows(trained, rank, args, options), self.ranks
-        )
         summed = {id(each) for name in plan.summed for each in trained.get_submodule(name).parameters()}
         parts = list(trained.parameters())
         weights = Shards(dict(module.named_parameters()), list(parts), self._cut)
@@ -83,6 +79,10 @@ class TensorParallel(StepsParts):
             distribute_tensor(each.detach(), self._mesh, [Shard(0)], src_data_rank=None) for each in frozen.values()
         ]
         learner.use_shards(weights, Shards(frozen, kept, self._cut))
+        rank = self.ranks.rank
+        run_divided(
+            learner, trained, lambda *args, **options: run_on_all_rows(trained, rank, args, options), self.ranks
+        )
         self._parts = [part for part in parts if part.requires_grad]
         self._is_summed = [id(part) in summed for part in self._parts]
         self.parameters = [nn.Parameter(local(part)) for part in self._parts]

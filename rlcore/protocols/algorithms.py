@@ -110,8 +110,8 @@ class Sampler(Protocol):
     `renew_weights(policy, prompts)`: every rank calls it before ranks sample, with some of its prompts, or none. It
     reads `Divisible.weights()` to the end on every rank, and makes passes of the policy inside `Divisible.by_block`.
 
-    A sampler may have methods `open(run)`, which receives the run before its model is built, and `check(policy,
-    samplings)`, which receives the options of `gen` and `eval.gen` before the first step: to refuse some, for example.
+    A sampler may have methods `open(run)`, which receives the run before its model is built, and
+    `check(policy, samplings)`, which receives those of `gen` and `eval.gen` before the first step, to refuse options.
 
     A sampler may have a method `close()`, without arguments, which is called once at the end of the run, whether or not
     the run failed: to end processes or free memory. The sampler may be called again afterwards, for example by
