@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, ClassVar, Protocol
@@ -77,7 +78,7 @@ def run_divided(learner: DivisibleLearner, trained: nn.Module, run: Callable[...
     learner.use_forward(forward, autocast=ranks.accelerator.autocast if ranks.mixed_precision != "no" else nullcontext)
 
 
-class StepsParts:
+class StepsParts(ABC):
     """Steps the parts of weights that this process keeps: what `fsdp` and `tp` have in common."""
 
     name: ClassVar[str]
@@ -108,9 +109,9 @@ class StepsParts:
         """Clear the gradients."""
         self.optimizer.zero_grad()
 
+    @abstractmethod
     def _clip(self, max_norm: float) -> Tensor:
         """Clip the gradient to a norm, if it is not 0; return the norm before, that of all parts on all processes."""
-        raise NotImplementedError
 
 
 def check_optimizer(optimizer: Optimizer, strategy: str) -> None:

@@ -20,8 +20,8 @@ MODEL_KEYS = frozenset({"model.path", "model.architecture", "model.tokenizer"})
 NEUTRAL: Mapping[str, float] = MappingProxyType({"min_p": 0.0, "repetition_penalty": 1.0})
 """Values of options on tokens that change nothing."""
 NO_SAMPLING: Mapping[str, str] = MappingProxyType({
-    "num_beams": "the sequences of a beam search are no samples of the policy, so that no trainer can learn from them; "
-    "eval.gen.temperature=0 evaluates greedily",
+    "num_beams": "the sequences of a beam search are no samples of the policy, from which policy gradients are "
+    "computed; eval.gen.temperature=0 evaluates greedily",
     "num_return_sequences": "list each prompt so many times, or set eval.samples",
 })  # fmt: skip
 """Arguments of `generate` without a counterpart, and why."""

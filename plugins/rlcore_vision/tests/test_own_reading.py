@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from transformers import Qwen3VLConfig
+from transformers import AutoModelForImageTextToText, Qwen3VLConfig
 
 from rlcore.errors import ModelError
 from rlcore_vision.model import build_vision_language
 from rlcore_vision.options import VisionLanguageConfig
-from rlcore_vision.tiny_families import TEXT, qwen2_vl
+from rlcore_vision.tiny_families import TEXT, llava, qwen2_vl
 
 
 def test_a_model_whose_encoder_adds_features_to_layers_of_the_language_model_is_refused() -> None:
@@ -31,3 +33,16 @@ def test_a_model_whose_encoder_adds_features_to_layers_of_the_language_model_is_
     torch.manual_seed(0)
     with pytest.raises(ModelError, match=r"\(qwen3_vl\) does not read small images .* \(logits differ"):
         build_vision_language(config, VisionLanguageConfig(), tokenizer=processor)
+
+
+def test_a_model_whose_logits_depend_on_later_tokens_is_refused() -> None:
+    config, processor = llava()
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config)
+
+    def look_ahead(_module: Any, _arguments: Any, output: Any) -> None:
+        output.logits = output.logits + output.logits.mean(1, keepdim=True)
+
+    model.register_forward_hook(look_ahead)
+    with pytest.raises(ModelError, match=r"does not read small images .* \(logits without the last token differ"):
+        build_vision_language(model, VisionLanguageConfig(), tokenizer=processor)
