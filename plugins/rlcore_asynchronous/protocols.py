@@ -43,7 +43,8 @@ class AsynchronousSampler(Protocol):
     It is a `rlcore.protocols.Sampler` too, and the plain call samples as ever. A sampler whose workers have one copy
     of the weights sets an attribute `one_version = True`: all that was submitted is then collected, on all processes,
     at the end of every step, so that weights change between requests only. Otherwise several submissions, of different
-    weights, may be under way.
+    weights, may be under way. If it continues responses under way with new weights, its rows have a column
+    `token_versions`, long[B, T], with the policy's `version` whose weights sampled each token.
     """
 
     def submit(

@@ -22,6 +22,8 @@ from rlcore_asynchronous.outstanding import Ahead, Key, Restored, key_of
 from rlcore_asynchronous.protocols import AsynchronousSampler, ForeseeingTrainer
 from rlcore_asynchronous.threads import ThreadedSampler
 
+TOKEN_VERSIONS = "token_versions"  # noqa: S105  (a column, not a password)
+"""Column of a sampler that continues responses with new weights: which weights sampled each token."""
 log = get_logger("asynchronous")
 
 
@@ -53,6 +55,8 @@ class AheadSampler:
         self._ahead: list[Ahead] = []
         self._restored = Restored()
         self._ages: list[int] = []
+        self._renewed: list[float] = []
+        self._steps: dict[int, int] = {}
         self._idle_s = 0.0
 
     def __getattr__(self, name: str) -> Any:
@@ -92,6 +96,9 @@ class AheadSampler:
         rows = self._wait(ahead)
         self._ahead.remove(ahead)
         self._ages.append(self.run.step - ahead.version)
+        if TOKEN_VERSIONS in rows:
+            later = rows[TOKEN_VERSIONS][rows.action_mask] > ahead.version
+            self._renewed.append(later.float().mean().item() if later.numel() else 0.0)
         if options.get("on_batch") is not None:
             options["on_batch"](list(range(len(rows))), rows)
         return rows
@@ -105,23 +112,28 @@ class AheadSampler:
         wanted = {key: prompts for key, (prompts, _) in zip(self._keys(rounds), rounds, strict=True) if prompts}
         self._ahead = [each for each in self._ahead if each.key in wanted]
         policy = self.run.models.policy
+        self._steps[policy.version] = self.run.step
         for key, prompts in wanted.items():
             if self._find(key) is None:
                 self._ahead.append(self._restored.find(key, policy.device) or self._submit(policy, key, prompts))
         self._restored = Restored()
-        self._ages, self._idle_s = [], 0.0
+        self._ages, self._renewed, self._idle_s = [], [], 0.0
 
     def end_step(self) -> Metrics:
         """Wait for what was submitted if the sampler's workers have one version of the weights; return the metrics.
 
         Returns:
             `time/idle_s`, the seconds of the step in which this process waited for rows, and, if it received any,
-            `age/mean` and `age/max`, how many steps old the weights were that sampled them.
+            `age/mean` and `age/max`, how many steps old the weights were that began to sample them; with a sampler
+            that continues responses with new weights also `age/renewed_frac`, the share of tokens which later weights
+            sampled than those that began their round.
         """
         if self._one_version:
             self.drain()
             self.run.ranks.wait()
         ages = {"age/mean": sum(self._ages) / len(self._ages), "age/max": float(max(self._ages))} if self._ages else {}
+        if self._renewed:
+            ages["age/renewed_frac"] = sum(self._renewed) / len(self._renewed)
         return {"time/idle_s": self._idle_s, **ages}
 
     def drain(self) -> None:
@@ -171,7 +183,17 @@ class AheadSampler:
             options["logit_mask"] = sampling.logit_mask
         with torch.no_grad():
             handle = self._engine.submit(policy, prompts, self.run.config.gen, **options)
-        return Ahead(key, self.run.step, partial(self._engine.collect, handle))
+        return Ahead(key, self.run.step, partial(self._collect, handle))
+
+    def _collect(self, handle: Any) -> Trajectories:
+        """Return the rows of a submission; `token_versions` of the policy become numbers of steps."""
+        rows: Trajectories = self._engine.collect(handle)
+        if TOKEN_VERSIONS not in rows:
+            return rows
+        steps = self._steps | {self.run.models.policy.version: self.run.step}
+        versions, mask = rows[TOKEN_VERSIONS], rows.action_mask
+        found = torch.tensor([steps[version] for version in versions[mask].tolist()], device=versions.device)
+        return rows.with_columns(**{TOKEN_VERSIONS: torch.zeros_like(versions).masked_scatter(mask, found)})
 
 
 def check(run: Any, sampler: Any, name: str) -> None:

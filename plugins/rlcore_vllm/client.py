@@ -116,27 +116,32 @@ class VLLMServer:
         self.is_float32 = "float32" in str(model.get("dtype"))
         self.max_model_len = int(model.get("max_model_len") or 0)
 
-    def load(self, path: str, version: str) -> None:
+    def load(self, path: str, version: str, *, continues: bool = False) -> None:
         """Load new weights.
 
         Args:
             path: file of safetensors with all weights.
             version: their name.
+            continues: whether responses under way go on with the new weights, which then compute the states of the
+                tokens before anew; otherwise there should be none.
 
         Raises:
             EngineError: the server cannot load them.
             ServerUnavailable: there is no answer.
         """
+        renew: list[tuple[str, Any]] = [("/reset_prefix_cache?reset_running_requests=true", None)] if continues else []
         for step, body in (
             ("/init_weight_transfer_engine", {"init_info": {}}),
             ("/pause?mode=keep", None),
             ("/start_weight_update", None),
             ("/update_weights", {"update_info": {"path": path}}),
             ("/finish_weight_update", {"weight_version": version}),
+            *renew,
             ("/resume", None),
         ):
             self._step(step, body)
-        self.forget_prefixes()
+        if not continues:
+            self.forget_prefixes()
 
     def load_adapter(self, folder: str, version: str, name: str) -> None:
         """Load a LoRA adapter under `name`, in place of an earlier one."""

@@ -49,6 +49,10 @@ class VLLMConfig(TokenOptions):
     start_timeout_s: float = option(
         900.0, "longest time for a server to start, to come back and to load new weights", gt=0, le=1e9, unit="seconds"
     )
+    continue_responses: bool = option(
+        False, "with run.asynchronous, whether responses under way when the weights change go on with the new ones; "
+        "the run waits for them otherwise",
+    )  # fmt: skip
     restarts: int = option(3, "most times in a run that a server is started again that has died", ge=0)
     check_rows: int = option(
         4, "prompts on which the server's log-probs are compared with the policy's after each change of the weights; "
@@ -75,6 +79,11 @@ class VLLMConfig(TokenOptions):
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
                 raise ConfigError(f"url = {url!r}: must begin with http:// or https://")
+        if self.continue_responses and self.lora == "adapter":
+            raise ConfigError(
+                "continue_responses with lora = 'adapter': a server keeps the states of earlier tokens when an adapter "
+                "is replaced; set lora: merged, or leave continue_responses out"
+            )
         own = {"args": self.args, "env": self.env, "dtype": self.dtype}
         if self.url and (given := [name for name, value in own.items() if value]):
             raise ConfigError(f"{given[0]}: is about a server that the run starts (python), and url is set")

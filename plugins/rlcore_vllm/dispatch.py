@@ -37,6 +37,7 @@ class Dispatch:
         recover: waits until a server that failed is back with these weights; called in a thread.
         concurrency: most requests at a time to one server.
         timeout_s: longest time for an answer.
+        continues: whether later weights than these may have sampled the end of an answer, or all of it.
     """
 
     servers: Sequence[VLLMServer]
@@ -44,6 +45,7 @@ class Dispatch:
     recover: Callable[[VLLMServer], None]
     concurrency: int
     timeout_s: float
+    continues: bool = False
 
     def answers(self, asked: Sequence[Completion]) -> Iterator[tuple[int, Generated]]:
         """Yield the index and the answer of each request, as they arrive; each once.
@@ -189,7 +191,8 @@ class _Call:
                 f"{reply.where}: a prompt of {len(asked.prompt)} tokens and at most {asked.limit} new ones is refused: "
                 f"{reply.describe()}"
             )
-        return read_answer(reply.json(), asked, self._dispatch.version, reply.where)
+        made = self._dispatch
+        return read_answer(reply.json(), asked, made.version, reply.where, continues=made.continues)
 
     def _again(self, lane: _Lane, row: int, error: ServerUnavailable) -> None:
         if self._attempts[row] >= ATTEMPTS:

@@ -46,7 +46,9 @@ class Fleet:
         self._own: OwnServer | None = None
         self._policies = 0
         self._lock = threading.Lock()
-        self._files = WeightFiles(config.weights_dir, has_adapter=config.lora == "adapter")
+        self._files = WeightFiles(
+            config.weights_dir, has_adapter=config.lora == "adapter", continues=config.continue_responses
+        )
         self._log_file: Path | None = None
         self._policy: weakref.ref[Any] | None = None
 

@@ -70,17 +70,23 @@ class Generated:
     Attributes:
         tokens: its tokens.
         logprobs: of each, under the distribution that it was sampled from; NaN where the server has no number.
+        versions: of each, the policy's version whose weights sampled it, where several may have sampled a completion.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    versions: tuple[int, ...] = ()
+
+    def cut(self, end: int) -> Generated:
+        """Return the first `end` tokens."""
+        return Generated(self.tokens[:end], self.logprobs[:end], self.versions[:end])
 
 
 class OldWeights(ServerUnavailable):
     """A completion that was generated with other weights than the expected ones."""
 
 
-def read_answer(answer: Any, asked: Completion, version: str, where: str) -> Generated:
+def read_answer(answer: Any, asked: Completion, version: str, where: str, *, continues: bool = False) -> Generated:
     """Return the completion in an answer.
 
     Args:
@@ -88,6 +94,7 @@ def read_answer(answer: Any, asked: Completion, version: str, where: str) -> Gen
         asked: the request.
         version: of the weights that must have been used.
         where: the server, for errors.
+        continues: whether later weights of the same policy may have been used too.
 
     Raises:
         EngineError: the answer is none to this request.
@@ -108,8 +115,8 @@ def read_answer(answer: Any, asked: Completion, version: str, where: str) -> Gen
             f"{where}: the answer has {len(tokens)} tokens and log-probs of {len(content)}, or of others: no log-prob "
             "belongs to each token"
         )
-    _check_version(choice.get("weight_versions"), len(tokens), version, where)
-    return Generated(tuple(tokens), tuple(_logprob(entry) for entry in content))
+    versions = _versions(choice.get("weight_versions"), len(tokens), version, where, continues=continues)
+    return Generated(tuple(tokens), tuple(_logprob(entry) for entry in content), versions)
 
 
 def _check_tokens(tokens: Sequence[Any], reason: str, asked: Completion, where: str) -> None:
@@ -126,18 +133,31 @@ def _check_tokens(tokens: Sequence[Any], reason: str, asked: Completion, where: 
         raise EngineError(f"{where}: the completion goes on after a token that ends it: {list(tokens)[:40]}")
 
 
-def _check_version(spans: Any, count: int, version: str, where: str) -> None:
+def number_of(version: str) -> tuple[str, int]:
+    """Return what the names of all weights of one policy begin with, and the policy's version; -1 if it has none."""
+    policy, _, number = version.rpartition("-")
+    return policy, int(number) if number.isdigit() else -1
+
+
+def _versions(spans: Any, count: int, version: str, where: str, *, continues: bool) -> tuple[int, ...]:
+    """Return the policy's version of each token if later ones than `version` may occur; else check that none does."""
     if not isinstance(spans, Sequence) or not spans:
         raise EngineError(
             f"{where}: the answer does not state the version of its weights (weight_versions), which vLLM 0.32 does"
         )
-    used = {str(span.get("version")) for span in spans}
+    used = [str(span.get("version")) for span in spans]
     covered = [(span.get("start"), span.get("end")) for span in spans]
-    if used != {version} or covered[0][0] != 0 or covered[-1][1] != count:
+    is_whole = [0, *(end for _, end in covered)] == [*(start for start, _ in covered), count]
+    (policy, first), numbers = number_of(version), [number_of(name) for name in used]
+    is_later = all(each[0] == policy for each in numbers) and first <= numbers[0][1] and numbers == sorted(numbers)
+    if not is_whole or not (is_later if continues else set(used) == {version}):
         raise OldWeights(
-            f"{where}: weights of version {', '.join(sorted(used))} generated the tokens {covered}, and the policy's "
-            f"are {version}"
+            f"{where}: weights of version {', '.join(used)} generated the tokens {covered}, and the policy's were "
+            f"{version} when they were asked for"
         )
+    if not continues:
+        return ()
+    return tuple(number for (_, number), (start, end) in zip(numbers, covered, strict=True) for _ in range(start, end))
 
 
 def _logprob(entry: Mapping[str, Any]) -> float:

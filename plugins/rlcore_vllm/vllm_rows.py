@@ -48,7 +48,7 @@ def cut_end(answer: Generated, asked: Completion, stops: StopSequences | None) -
     """Cut a completion after the token that completes a stop sequence; return whether it ended before its limit."""
     tokens = answer.tokens
     if (end := stop_end(asked.prompt, tokens, stops)) is not None:
-        return Generated(tokens[:end], answer.logprobs[:end]), True
+        return answer.cut(end), True
     return answer, len(tokens) < asked.limit or tokens[-1] in asked.eos  # shorter: the server saw a stop sequence
 
 
@@ -59,11 +59,19 @@ def trajectories_of(
     sampling: SamplingConfig,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trajectories:
-    """Return prompts and their completions, each with whether it has ended, on the policy's device."""
+    """Return prompts and their completions, each with whether it has ended, on the policy's device.
+
+    Where several weights may have sampled a completion, a column `token_versions` (long[B, T]) has the version of the
+    policy of each new token.
+    """
     is_plain = sampling.is_plain and not changes
     batch = stack_rows(policy, prompts, [answer.tokens for answer, _ in rows], [ended for _, ended in rows])
     if sampling.temperature:
         logprobs = torch.zeros(batch.tokens.shape)
         logprobs[batch.action_mask] = torch.tensor([each for answer, _ in rows for each in answer.logprobs])
         batch = batch.with_columns(**{"logprobs" if is_plain else "sampling_logprobs": logprobs})
+    if any(answer.versions for answer, _ in rows):
+        versions = torch.zeros(batch.tokens.shape, dtype=torch.long)
+        versions[batch.action_mask] = torch.tensor([each for answer, _ in rows for each in answer.versions])
+        batch = batch.with_columns(token_versions=versions)
     return batch.each(lambda array: to_device(array, policy.device))

@@ -33,13 +33,12 @@ class VLLMSampler:
     those of another program, so that `exact_logprobs` is not set, and trainers compute the policy's own. With top_k,
     top_p, min_new_tokens or options on tokens the column is called `sampling_logprobs`; greedy sampling has neither.
 
-    A server has one version of the weights: rounds that were submitted are collected before these change.
+    A server has one version of the weights: rounds that were submitted are collected before these change, except with
+    the option `continue_responses`, where they go on with the new ones and the rows have a column `token_versions`.
 
     Args:
         config: the options.
     """
-
-    one_version = True
 
     def __init__(self, config: VLLMConfig) -> None:
         if not config.url and config.python is None:
@@ -65,6 +64,11 @@ class VLLMSampler:
         self._temperature = run.config.gen.policy_temperature
         self._weights.is_full_precision = run.ranks.mixed_precision == "no"
         self._fleet.open(run)
+
+    @property
+    def one_version(self) -> bool:
+        """Whether rounds must be collected before the weights change (`rlcore_asynchronous.AsynchronousSampler`)."""
+        return not self.config.continue_responses
 
     @property
     def draws_from_policy(self) -> bool:
@@ -127,7 +131,8 @@ class VLLMSampler:
     ) -> Future[Trajectories]:
         """Give the servers the policy's weights, check them, and begin to sample (`rlcore_asynchronous`).
 
-        What was submitted before with other weights must have been collected.
+        What was submitted before with other weights must have been collected, or goes on with these
+        (`continue_responses`).
 
         Raises:
             EngineError: no server answers.
@@ -176,7 +181,10 @@ class VLLMSampler:
 
     def _dispatch(self, servers: Sequence[VLLMServer] | None = None) -> Dispatch:
         fleet, config, given = self._fleet, self.config, self._fleet.servers if servers is None else servers
-        return Dispatch(given, fleet.version, fleet.recover, config.concurrency, config.timeout_s)
+        return Dispatch(
+            given, fleet.version, fleet.recover, config.concurrency, config.timeout_s,
+            continues=config.continue_responses and servers is None,
+        )  # fmt: skip
 
     def _sample(
         self,

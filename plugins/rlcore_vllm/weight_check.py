@@ -19,7 +19,7 @@ from rlcore.types import Prompt
 from rlcore_vllm.client import VLLMServer
 from rlcore_vllm.errors import StaleWeights
 from rlcore_vllm.fleet import Fleet
-from rlcore_vllm.generation import Completion, Generated
+from rlcore_vllm.generation import Completion, Generated, number_of
 from rlcore_vllm.vllm_rows import completions_of, trajectories_of
 from rlcore_vllm.weight_change import Tokens, follows
 
@@ -107,7 +107,7 @@ class WeightCheck:
                 self._compare_change(server, before, found, known, len(few))
             self._witness = asked, known[: len(few)], tolerance
         known_by = {server: known[: len(few)] for (server, _), known in zip(answers, scored, strict=True)}
-        self._before = Passed(_policy_of(version), temperature, few, asked, dict(answers), known_by)
+        self._before = Passed(number_of(version)[0], temperature, few, asked, dict(answers), known_by)
         self._passed, self._num_loads = version, num_loads
 
     def check_again(self) -> None:
@@ -132,7 +132,7 @@ class WeightCheck:
     def _rows_before(self, version: str, temperature: float, room: int) -> Passed | None:
         """Return the rows of the last check if they can be asked again; None if not."""
         before = self._before
-        if before is None or (before.policy, before.temperature) != (_policy_of(version), temperature):
+        if before is None or (before.policy, before.temperature) != (number_of(version)[0], temperature):
             return None
         fits = all(not room or len(each.prompt) + each.limit <= room for each in before.asked)
         return before if fits else None
@@ -195,11 +195,6 @@ class WeightCheck:
                 f"by {_mean(tokens_.own, tokens_.own_before):.2g}: they are nearer to those of the weights before; the "
                 "update has not reached it, or not all of it; no rollouts were sampled with them"
             )
-
-
-def _policy_of(version: str) -> str:
-    """Return the part of a version that is the same for all weights of one policy."""
-    return version.rpartition("-")[0]
 
 
 def _mean(values: Sequence[float], others: Sequence[float]) -> float:

@@ -24,12 +24,13 @@ class WeightFiles:
         shared: a folder in which they have a folder of their own, since other runs may use it too; if None, they are
             beside the run, or without one in a temporary folder.
         has_adapter: whether a server has the model beneath an adapter, and receives the adapter alone.
+        continues: whether responses under way go on with new weights.
     """
 
-    def __init__(self, shared: str | None, *, has_adapter: bool) -> None:
+    def __init__(self, shared: str | None, *, has_adapter: bool, continues: bool = False) -> None:
         self._shared = None if shared is None else Path(shared)
         self._folder: Path | None = None
-        self._has_adapter, self._written = has_adapter, 0
+        self._has_adapter, self._continues, self._written = has_adapter, continues, 0
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def use(self, run: Path) -> None:
@@ -74,7 +75,7 @@ class WeightFiles:
         if self._has_adapter:
             server.load_adapter(str(self.place / "adapter"), version, ADAPTER)
         else:
-            server.load(str(self.place / "model"), version)
+            server.load(str(self.place / "model"), version, continues=self._continues)
 
     def close(self, *, here: bool) -> None:
         """Delete the files, where this process has written them."""

@@ -72,7 +72,7 @@ def test_weights_that_change_within_a_completion_are_old_weights() -> None:
     answer["choices"][0]["weight_versions"] = [
         {"version": "earlier", "start": 0, "end": 1}, {"version": "default", "start": 1, "end": 2},
     ]  # fmt: skip
-    with pytest.raises(OldWeights, match="default, earlier"):
+    with pytest.raises(OldWeights, match="earlier, default"):
         read(answer)
 
 

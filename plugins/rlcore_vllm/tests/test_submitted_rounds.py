@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer, toy_reward
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import StaleWeights
+from rlcore_vllm.generation import Completion, OldWeights, read_answer
 from rlcore_vllm.vllm_sampler import VLLMSampler
 
 CORRECTED = {**GRPO, "is_correction": "token_truncate"}
@@ -136,3 +140,111 @@ def test_two_processes_share_a_server(stand_in: StandIn, tmp_path: Path) -> None
         found[name] = call("test_submitted_rounds:trained", arguments, what=name)
     assert found["one"] == found["two"]
     assert not any(running)
+
+
+def make_continuing(stand_in: StandIn, folder: Path) -> VLLMSampler:
+    config = VLLMConfig(url=stand_in.url, weights_dir=str(folder / "weights"), continue_responses=True)
+    return VLLMSampler(config)
+
+
+def hold(stand_in: StandIn, seeds: set[int], after: int) -> threading.Event:
+    """Hold responses with these seeds after some tokens, until the event that is returned is set."""
+    released = threading.Event()
+
+    def wait(body: dict[str, Any], count: int) -> None:
+        if count == after and body["sampling_params"].get("seed") in seeds:
+            released.wait(30)
+
+    stand_in.before_token = wait
+    return released
+
+
+def test_responses_under_way_go_on_with_new_weights_if_asked(stand_in: StandIn, tmp_path: Path) -> None:
+    """Each token has the version and the log-prob of the weights that sampled it."""
+    sampler, policy = make_continuing(stand_in, tmp_path), make_policy()
+    released = hold(stand_in, {11, 12, 13}, after=2)
+    first = sampler.submit(policy, ROWS, SAMPLING, row_seeds=[11, 12, 13])
+    before = copy.deepcopy(policy)
+    change(policy, 1.5)
+    second = sampler.submit(policy, ROWS, SAMPLING, row_seeds=[4, 5, 6])
+    later = sampler.collect(second)
+    assert set(later["token_versions"][later.action_mask].tolist()) == {policy.version}
+    released.set()
+    rows = sampler.collect(first)
+    old, new = before.version, policy.version
+    assert [row[mask].tolist() for row, mask in zip(rows["token_versions"], rows.action_mask, strict=True)] == [
+        ([old] * 2 + [new] * 3)[:count] for count in rows.num_actions.tolist()
+    ]
+    with torch.no_grad():
+        by_old, by_new = before.score(rows).logprobs, policy.score(rows).logprobs
+    expected = torch.where(rows["token_versions"] == new, by_new, by_old)
+    assert torch.allclose(rows["logprobs"][rows.action_mask], expected[rows.action_mask], atol=1e-5)
+    assert (by_old - by_new)[rows.action_mask].abs().min() > 1e-3
+
+
+def test_states_of_earlier_weights_are_dropped_before_responses_go_on(stand_in: StandIn, tmp_path: Path) -> None:
+    sampler, policy = make_continuing(stand_in, tmp_path), make_policy()
+    sampler(policy, ROWS, SAMPLING, row_seeds=[1, 2, 3])
+    drop = stand_in.calls.index("/reset_prefix_cache?reset_running_requests=true")
+    assert stand_in.calls.index("/finish_weight_update") < drop < stand_in.calls.index("/resume")
+    assert "/reset_prefix_cache" not in stand_in.calls  # which waits until no response is under way
+
+
+@pytest.mark.parametrize("used", [["x-1-3"], ["x-1-5", "x-1-4"], ["y-1-5"], ["x-1-4", "default"]], ids=str)
+def test_tokens_of_earlier_or_foreign_weights_are_never_taken(used: list[str]) -> None:
+    """The response was asked for at version 4."""
+    asked = Completion((1,), 2, 7, SamplingConfig(), ())
+    with pytest.raises(OldWeights, match="x-1-4 when they were asked for"):
+        read_answer(answer_of(used), asked, "x-1-4", "server", continues=True)
+    assert read_answer(answer_of(["x-1-4", "x-1-6"]), asked, "x-1-4", "server", continues=True).versions == (4, 6)
+    with pytest.raises(OldWeights):
+        read_answer(answer_of(["x-1-4", "x-1-6"]), asked, "x-1-4", "server")
+
+
+def answer_of(used: list[str]) -> dict[str, Any]:
+    """Return an answer of two tokens that weights with these names sampled."""
+    ends = {1: [2], 2: [1, 2]}[len(used)]
+    spans = [
+        {"version": name, "start": end - 1 if len(used) == 2 else 0, "end": end}
+        for name, end in zip(used, ends, strict=True)
+    ]
+    content = [{"token_id": token, "logprob": -1.0} for token in (3, 4)]
+    choice = {
+        "token_ids": [3, 4],
+        "finish_reason": "length",
+        "logprobs": {"content": content},
+        "weight_versions": spans,
+    }
+    return {"choices": [choice]}
+
+
+@pytest.mark.parametrize("trainer", [CORRECTED, {**PPO, "is_correction": "token_truncate"}], ids=["grpo", "ppo"])
+def test_a_run_that_continues_responses_counts_their_tokens(
+    trainer: dict[str, Any], stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second round waits after two tokens until the weights have changed; the run does not wait for it."""
+    submitted = list[Sequence[int]]()
+    submit = VLLMSampler.submit
+
+    def recorded(self: VLLMSampler, *given: Any, row_seeds: Sequence[int], **options: Any) -> Any:
+        submitted.append(row_seeds)
+        return submit(self, *given, row_seeds=row_seeds, **options)
+
+    def wait(body: dict[str, Any], count: int) -> None:
+        if count == 2 and any(body["sampling_params"].get("seed") in seeds for seeds in submitted[1:2]):
+            until = time.monotonic() + 30
+            while stand_in.calls.count("/finish_weight_update") < 2 and time.monotonic() < until:
+                time.sleep(0.01)
+
+    monkeypatch.setattr(VLLMSampler, "submit", recorded)
+    stand_in.before_token = wait
+    result = train(
+        stand_in.url, tmp_path, trainer=trainer, run={"steps": 3, "asynchronous": 1},
+        sampler={"name": "vllm", "url": stand_in.url, "continue_responses": True},
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    renewed = [line["age/renewed_frac"] for line in lines if "age/renewed_frac" in line]
+    rows = [json.loads(line) for line in (result.run_dir / "rollouts.jsonl").read_text().splitlines()]
+    second = [row["length"] for row in rows if row["step"] == 2]
+    assert renewed[0] == 0
+    assert renewed[1] == pytest.approx(sum(max(0, n - 2) for n in second) / sum(second), abs=1e-6)

@@ -37,6 +37,8 @@ class StandIn:
         keeps_head: new weights do not reach the head, as with a tied head on vLLM's CPU backend.
         keeps_weights: new weights reach nothing, though the version rises.
         has_scale_out: whether there is a path for token ids.
+        before_token: called before each new token with the request and the number of tokens before it; the weights may
+            change meanwhile, and sample the rest.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -45,9 +47,10 @@ class StandIn:
         self.info: dict[str, Any] = {"logprobs_mode": "processed_logprobs", "dtype": "torch.float32"}
         self.transfer, self.max_model_len, self.has_scale_out = "rlcore_file", 64, True
         self.keeps_head = self.keeps_weights = False
+        self.before_token: Callable[[dict[str, Any], int], object] = lambda _body, _count: None
         self.model: PreTrainedModel = make_gpt2(seed=5)
         self._logits: dict[tuple[int, ...], torch.Tensor] = {}
-        self._lock = threading.Lock()
+        self._lock, self._paused = threading.Condition(), False
         stand_in = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -114,6 +117,10 @@ class StandIn:
             self._logits.clear()
         elif path == "/update_weights":
             self.load(body["update_info"]["path"])
+        elif path in ("/pause?mode=keep", "/resume"):
+            with self._lock:
+                self._paused = path != "/resume"
+                self._lock.notify_all()
         elif path == "/finish_weight_update":
             self.version = body["weight_version"]
         return 200, {"success": True} if path == "/reset_prefix_cache" else {"message": "done"}
@@ -142,30 +149,38 @@ class StandIn:
             return {"dies": 0, "fails": 500, "refuses": 400}[fault], {"error": {"message": f"it {fault}"}}
         if fault == "babbles":
             return 200, "<html>"
-        with self._lock:
-            tokens, logprobs, reason = self._sample(body["token_ids"], body["sampling_params"])
-            answer = self._answer(tokens, logprobs, reason)
+        answer = self._answer(*self._sample(body))
         if fault:
             spoil(answer["choices"][0], answer["choices"], fault)
         return 200, answer
 
-    def _answer(self, tokens: list[int], logprobs: list[float], reason: str) -> dict[str, Any]:
+    def _answer(self, tokens: list[int], logprobs: list[float], used: list[str], reason: str) -> dict[str, Any]:
+        starts = [i for i in range(len(used)) if i == 0 or used[i] != used[i - 1]]
+        ends = [*starts[1:], len(used)]
         choice = {
             **ANSWER["choices"][0],
             "finish_reason": reason,
             "token_ids": tokens,
-            "weight_versions": [{"version": self.version, "start": 0, "end": len(tokens)}],
+            "weight_versions": [
+                {"version": used[i], "start": i, "end": end} for i, end in zip(starts, ends, strict=True)
+            ],
             "logprobs": {"content": [_entry(*each) for each in zip(tokens, logprobs, strict=True)]},
         }
         return {**ANSWER, "choices": [choice]}
 
     @torch.no_grad()
-    def _sample(self, prompt: list[int], parameters: dict[str, Any]) -> tuple[list[int], list[float], str]:
+    def _sample(self, body: dict[str, Any]) -> tuple[list[int], list[float], list[str], str]:
+        prompt, parameters = body["token_ids"], body["sampling_params"]
         generator = torch.Generator().manual_seed(parameters.get("seed", 0))
         tokens: list[int] = []
         logprobs: list[float] = []
+        used: list[str] = []
         while True:
-            logits = self._next((*prompt, *tokens)).clone()
+            self.before_token(body, len(tokens))
+            with self._lock:
+                self._lock.wait_for(lambda: not self._paused)
+                logits = self._next((*prompt, *tokens)).clone()
+                used.append(self.version)
             if len(tokens) < parameters["min_tokens"]:
                 logits[parameters["stop_token_ids"]] = -torch.inf
             processed = _processed(logits, parameters, (*prompt, *tokens))
@@ -177,9 +192,9 @@ class StandIn:
             logprobs.append(float(processed[token]))
             text = "".join(LETTERS[each] if each < len(LETTERS) else "" for each in tokens)
             if token in parameters["stop_token_ids"] or any(stop in text for stop in parameters["stop"]):
-                return tokens, logprobs, "stop"
+                return tokens, logprobs, used, "stop"
             if len(tokens) == parameters["max_tokens"]:
-                return tokens, logprobs, "length"
+                return tokens, logprobs, used, "length"
 
     def _next(self, tokens: tuple[int, ...]) -> torch.Tensor:
         if tokens not in self._logits:
