@@ -1,15 +1,17 @@
-"""A stand-in for a vLLM server; `vllm_stand_in` is importable in the tests of this folder."""
+"""Servers: one that stands in for vLLM, and a real one; the modules are importable in the tests of this folder."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import vllm_environment
 from vllm_stand_in import StandIn
 
 
@@ -26,3 +28,10 @@ def stand_in() -> Iterator[StandIn]:
     server = StandIn()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def engine() -> dict[str, Any]:
+    """Return the options of a server of one thread on the CPU."""
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    return {"python": vllm_environment.python(), "args": ("--enforce-eager",), "env": env, "tolerance": 1e-5}

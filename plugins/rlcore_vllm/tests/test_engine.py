@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import vllm_environment
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import rlcore
@@ -40,13 +39,6 @@ ROWS = [Prompt("", tokens) for tokens in ((0, 1), (2, 3, 4), (5,), (6, 14, 26, 1
 SEEDS = [2**62 + row for row in range(len(ROWS))]
 TINY: dict[str, Any] = {"bos_token_id": EOS, "eos_token_id": EOS, "pad_token_id": PAD, "initializer_range": 0.2}
 """Heads have 32 values in all models: vLLM's attention on CPUs needs a multiple of that."""
-
-
-@pytest.fixture(scope="session")
-def engine() -> dict[str, Any]:
-    """Return the options of a server of one thread on the CPU."""
-    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-    return {"python": vllm_environment.python(), "args": ("--enforce-eager",), "env": env, "tolerance": 1e-5}
 
 
 def tiny_gpt2() -> GPT2LMHeadModel:
@@ -268,8 +260,15 @@ class Killer:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_grpo_learns_random_walks_from_vllm(
-    engine: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+LEARNERS: dict[str, dict[str, Any]] = {
+    "grpo": {"rollouts": 420, "num_generations": 21, "iterations": 2, "minibatches": 3, "optimizer": {"lr": 3e-4}},
+    "ppo": {"rollouts": 420, "batch_size": 140, "epochs": 2, "clip": 0.4, "kl_coef": 0.0, "optimizer": {"lr": 5e-4}},
+}
+
+
+@pytest.mark.parametrize("trainer", LEARNERS)
+def test_random_walks_are_learned_from_vllm(
+    trainer: str, engine: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Optimality reaches .95, with a server that is killed on the way, and with log-probs within 1e-5 at each step."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -281,18 +280,18 @@ def test_grpo_learns_random_walks_from_vllm(
         config, tokenizer=walks.tokenizer(), trainer={"name": "sft", "batch_size": 100, "optimizer": {"lr": 1e-3}},
         samples=walks.samples(), loggers=[], run={"epochs": 15, "root": str(tmp_path), "name": "sft", "report": False},
     )  # fmt: skip
-    optimizer = {"lr": 3e-4, "betas": [0.9, 0.999], "eps": 1e-5, "scheduler": "linear"}
-    trainer = {"name": "grpo", "rollouts": 420, "num_generations": 21, "iterations": 2, "minibatches": 3}
+    given = {"name": trainer, **LEARNERS[trainer]}
+    given["optimizer"] |= {"betas": [0.9, 0.999], "eps": 1e-5, "scheduler": "linear"}
     killer = Killer()
     improved = rlcore.train(
-        str(imitated.run_dir / "model"), trainer={**trainer, "optimizer": optimizer}, prompts=walks.starts(),
+        str(imitated.run_dir / "model"), trainer=given, prompts=walks.starts(),
         eval_prompts=walks.eval_prompts(), reward_fn=walks.reward_fn, gen={"max_new_tokens": 9},
         eval={"batch_size": 1000}, sampler={"name": "vllm", **engine}, observers=[killer],
-        run={"steps": 30, "root": str(tmp_path), "name": "grpo", "report": False},
+        run={"steps": 30, "root": str(tmp_path), "name": trainer, "report": False},
     )  # fmt: skip
     lines = [json.loads(line) for line in (improved.run_dir / "metrics.jsonl").read_text().splitlines()]
     gaps = [line["is/logprob_gap"] for line in lines if "is/logprob_gap" in line]
-    print(f"optimality {improved.metrics['eval/reward/mean']:.4f}; gaps: mean {sum(gaps) / len(gaps):.1e}, "
+    print(f"{trainer}: optimality {improved.metrics['eval/reward/mean']:.4f}; gaps: mean {sum(gaps) / len(gaps):.1e}, "
           f"largest {max(gaps):.1e} over {len(gaps)} rounds; killed {killer.killed}", file=sys.stderr)  # fmt: skip
     assert killer.killed
     assert len(gaps) == 30
