@@ -19,7 +19,6 @@ from rlcore_transformers.models import loading
 from rlcore_transformers.models.freezing import FROZEN
 from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
 from rlcore_transformers.models.peft.adapters import find_adapters, keep_reference
-from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary, make_value, prepare
 from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.speed import SpeedReport
@@ -29,6 +28,7 @@ from rlcore_vision.families import VISION_LANGUAGE
 from rlcore_vision.image_store import ImageStore
 from rlcore_vision.options import VisionLanguageConfig
 from rlcore_vision.own_reading import require_own_reading
+from rlcore_vision.policy import SeeingPolicy
 from rlcore_vision.seeing import let_see
 from rlcore_vision.tokenizer import Seeing, TextsOnly, make_blind, make_seeing
 
@@ -52,7 +52,7 @@ def build_vision_language(
     reference: bool = False,
     heads: Mapping[str, HeadBuilder] | None = None,
     start: Path | None = None,
-) -> ModelPolicy:
+) -> SeeingPolicy:
     """Build a policy from a model specification.
 
     Args:
@@ -94,7 +94,7 @@ def build_vision_language(
     value = make_value(model, config) if value_head else None
     module = add_heads(spec, model, layout, config, speed, value=value, heads=heads or {})
     context = loading.context_length(model)
-    return ModelPolicy(
+    return SeeingPolicy(
         module, seeing, kept, max_length=context, max_prompt_length=max(context - 1, 0),
         sampling_dtype=config.sampling_dtype,
     )  # fmt: skip

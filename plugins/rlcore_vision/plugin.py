@@ -1,17 +1,9 @@
-"""Registration of the architecture `vision_language`, and small copies of images for reports; light."""
+"""Registration of the architecture `vision_language`; light, since every command imports it."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 from rlcore import hookimpl
 from rlcore.hookspecs import Register
-
-if TYPE_CHECKING:
-    from rlcore.protocols import RunView
-    from rlcore.types import Trajectories
 
 
 @hookimpl
@@ -25,26 +17,3 @@ def register_architectures(register: Register) -> None:
         fits="rlcore_vision.families:fits_vision_language",
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
     )
-
-
-@hookimpl
-def on_rollout(run: RunView, batch: Trajectories) -> None:
-    """Copy the images of rollouts, small, into the run's folder."""
-    if run.ranks.is_main and _has_images():
-        from rlcore_vision.thumbnails import copy_of_batch
-
-        copy_of_batch(run.dir, batch)
-
-
-@hookimpl
-def on_evaluate(run: RunView, metrics: Mapping[str, float]) -> None:  # noqa: ARG001  the hook's signature
-    """Copy the images of completions, small, into the run's folder."""
-    if run.ranks.is_main and _has_images():
-        from rlcore_vision.thumbnails import copy_of_completions
-
-        copy_of_completions(run.dir)
-
-
-def _has_images() -> bool:
-    """Return whether this process has built a policy that sees; otherwise its modules stay unimported."""
-    return "rlcore_vision.model" in sys.modules

@@ -27,16 +27,7 @@ if TYPE_CHECKING:
     from rlcore.types import Trajectories
 
 
-HOOKS = (
-    "on_run_start",
-    "on_rollout",
-    "on_step",
-    "on_evaluate",
-    "on_checkpoint",
-    "on_export",
-    "on_run_end",
-    "on_run_closed",
-)
+HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("on_"))
 """The hooks of observers."""
 
 
@@ -111,9 +102,16 @@ class Observers:
             hook: [each for each in one_by_one(hooks, hook)[::-1] if each[0].partition(":")[0] not in idle]
             for hook in HOOKS
         }
+        self._own = set[str]()
+        for name, each in own.items():
+            self.add(name, each)
+
+    def add(self, name: str, observer: Any) -> None:
+        """Call the hooks that an object has as methods, too; `name` is used in messages."""
+        self._own.add(name)
         for hook, calls in self._observers.items():
-            calls += [(name, call) for name, each in own.items() if (call := find_hook(each, hook)) is not None]
-        self._own = frozenset(own)
+            if (call := find_hook(observer, hook)) is not None:
+                calls.append((name, call))
 
     @property
     def plugins(self) -> set[str]:

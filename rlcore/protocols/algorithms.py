@@ -112,6 +112,7 @@ class Sampler(Protocol):
 
     A sampler may have methods `open(run)`, which receives the run before its model is built, and
     `check(policy, samplings)`, which receives those of `gen` and `eval.gen` before the first step, to refuse options.
+    Methods with the names of observer hooks are called as those of an observer, as they are of the run's model.
 
     A sampler may have a method `close()`, without arguments, which is called once at the end of the run, whether or not
     the run failed: to end processes or free memory. The sampler may be called again afterwards, for example by

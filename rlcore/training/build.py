@@ -108,6 +108,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
         close_components.callback(run.closing.held.close)
         trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
+        observers.add(chosen.architecture.component.qualified, run.models.built)
         seed_dropout(settings.run.seed, ranks.rank)
         if settings.run.epochs is not None and run.total_steps is None:
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
@@ -220,6 +221,7 @@ def _build_run(
         make_sharding=lambda: chosen.sharding.wrap(chosen.sharding.component.target())(config.run, ranks),
     )  # fmt: skip
     begin(turns)
+    observers.add(chosen.sampler.component.qualified, turns)
     return run
 
 

@@ -14,6 +14,8 @@ from rlcore.errors import InputsError, PluginError
 from rlcore.hookspecs import hookimpl
 from rlcore.plugins.registry import registries
 from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.sampling.sampler import DefaultSampler
 
 
 def train(folder: Path, *, steps: int = 3, **given: Any) -> rlcore.Result:
@@ -183,3 +185,23 @@ def test_a_plugin_makes_an_observer_of_another_librarys_object(tmp_path: Path, m
     finally:
         hooks.unregister(plugin)
     assert seen == [1, 2, 3]
+
+
+def test_the_model_and_the_sampler_of_a_run_observe_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are asked as observers are; one that raises is not asked again, and the run goes on."""
+    seen: list[tuple[str, int]] = []
+
+    def on_step(policy: ModelPolicy, run: Any) -> None:
+        assert policy is run.models.policy
+        seen.append(("model", run.step))
+
+    def on_run_start(sampler: DefaultSampler) -> None:
+        raise ValueError("not now")
+
+    monkeypatch.setattr(ModelPolicy, "on_step", on_step, raising=False)
+    monkeypatch.setattr(DefaultSampler, "on_run_start", on_run_start, raising=False)
+    monkeypatch.setattr(DefaultSampler, "on_step", lambda _, run: seen.append(("sampler", run.step)), raising=False)
+    result = train(tmp_path, steps=2)
+    assert seen == [("model", 1), ("model", 2)]
+    assert [each for each in result.run.dropped if "default" in str(each)]
+    assert "default" not in str(result.run.observers.plugins)
