@@ -96,8 +96,11 @@ class VLLMServer:
                 raise EngineError(f"{self.url}: no vLLM server answers within {timeout_s:g} seconds; is it running?")
             time.sleep(POLL_S)
 
-    def check(self) -> None:
+    def check(self, *, sleeps: bool = False) -> None:
         """Check that it can be used in a run.
+
+        Args:
+            sleeps: whether the run lets it sleep.
 
         Raises:
             ConfigError: an option that it needs is missing.
@@ -109,6 +112,8 @@ class VLLMServer:
             wrong.append(f"its log-probs are {model.get('logprobs_mode')}, not those it samples from")
         if transfer.get("backend") != BACKEND:
             wrong.append(f"its weight transfer is {transfer.get('backend')}, not {BACKEND}")
+        if sleeps and not model.get("enable_sleep_mode"):
+            wrong.append("it cannot sleep, as sampler.sleep asks (--enable-sleep-mode)")
         if (found := self._call("GET", PATH)).status != WRONG_METHOD:
             wrong.append(f"it has no {PATH} ({found.describe()})")
         if wrong:
@@ -161,8 +166,21 @@ class VLLMServer:
                 raise EngineError(f"{self.url}: the prefix cache cannot be emptied: other requests are using it")
             time.sleep(POLL_S)
 
-    def _step(self, path: str, body: Any) -> Reply:
+    def sleep(self) -> None:
+        """Move the weights to the CPU's memory and forget all states, once no response is under way."""
+        self._step("/sleep?level=1&mode=wait", None, what="it could not be put to sleep")
+
+    def wake(self) -> None:
+        """Move the weights back to the GPU, and forget what was cached of prompts."""
+        self._step("/wake_up", None, what="it could not be woken up")
+        self.forget_prefixes()
+
+    def is_asleep(self) -> bool:
+        """Return whether it sleeps."""
+        return bool(self._read("/is_sleeping")["is_sleeping"])
+
+    def _step(self, path: str, body: Any, *, what: str = "new weights could not be loaded") -> Reply:
         found = self._call("POST", path, body)
         if found.status != 200:
-            raise EngineError(f"{self.url}: new weights could not be loaded: {path}: {found.describe()}")
+            raise EngineError(f"{self.url}: {what}: {path}: {found.describe()}")
         return found

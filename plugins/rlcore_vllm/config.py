@@ -53,6 +53,10 @@ class VLLMConfig(TokenOptions):
         False, "with run.asynchronous, whether responses under way when the weights change go on with the new ones; "
         "the run waits for them otherwise",
     )  # fmt: skip
+    sleep: bool = option(
+        False, "whether servers give up the memory of their GPU while the policy learns, and take it again before the "
+        "next prompts; for servers that share GPUs with the run",
+    )  # fmt: skip
     restarts: int = option(3, "most times in a run that a server is started again that has died", ge=0)
     check_rows: int = option(
         4, "prompts on which the server's log-probs are compared with the policy's after each change of the weights; "

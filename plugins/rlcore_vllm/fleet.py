@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Fleet:
         self._token, self._port = secrets.token_hex(4), 0
         self._own: OwnServer | None = None
         self._policies = 0
-        self._lock = threading.Lock()
+        self._lock, self._is_asleep = threading.Lock(), False
         self._files = WeightFiles(
             config.weights_dir, has_adapter=config.lora == "adapter", continues=config.continue_responses
         )
@@ -77,8 +78,34 @@ class Fleet:
             servers = [self._make_server(url) for url in self.config.urls]
             for server in servers:
                 server.wait(self.config.start_timeout_s if self.is_main else POLL_S)
-                server.check()
+                server.check(sleeps=self.config.sleep)
             self._known = servers
+
+    def rest(self) -> None:
+        """Put the servers to sleep until the next call of `renew`; one that cannot sleep stays awake."""
+        self._is_asleep = True
+        for server in self.servers if self.is_main else ():
+            try:
+                server.sleep()
+            except (EngineError, ServerUnavailable) as error:
+                log.warning("a server stays awake", error=str(error)[:300])
+
+    def _wake(self) -> None:
+        """Wake the servers; the other processes wait until process 0 has done it.
+
+        Raises:
+            EngineError: one does not wake up in time.
+        """
+        until = time.monotonic() + self.config.start_timeout_s
+        for server in self.servers:
+            if self.is_main:
+                with suppress(ServerUnavailable):  # it is started again, or left out, where it is asked
+                    server.wake()
+            while not self.is_main and _sleeps(server):
+                if time.monotonic() > until:
+                    raise EngineError(f"{server}: still sleeps; see the errors of process 0")
+                time.sleep(POLL_S)
+        self._is_asleep = False
 
     def renew(self, policy: Policy) -> None:
         """Give every server the policy's present weights, if they have changed; collective then.
@@ -92,6 +119,8 @@ class Fleet:
             self._end_own()  # it has the architecture of another policy
             self._policies, self._policy = self._policies + 1, weakref.ref(policy)
             self.version = ""
+        if self._is_asleep:
+            self._wake()
         version = f"{self._token}-{self._policies}-{policy.version}"
         if version == self.version and self.servers:
             return
@@ -164,7 +193,7 @@ class Fleet:
             on_restart=lambda: self._load(server),
         )  # fmt: skip
         self._own.start()
-        server.check()
+        server.check(sleeps=self.config.sleep)
         self._known = [server]
 
     def _log_path(self) -> Path:
@@ -238,6 +267,14 @@ class Fleet:
         self._end_own()
         self.servers, self._known, self.version, self._policy = [], [], "", None
         self._files.close(here=self.is_main)
+
+
+def _sleeps(server: VLLMServer) -> bool:
+    """Return whether a server answers that it sleeps."""
+    try:
+        return server.is_asleep()
+    except ServerUnavailable:
+        return False
 
 
 def _version_of(server: VLLMServer) -> str | None:

@@ -47,6 +47,8 @@ def make_own_server(
     if config.lora == "adapter":
         rank = max((each.r for each in policy.model.peft_config.values()), default=16)
         arguments += ["--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
+    if config.sleep:
+        arguments.append("--enable-sleep-mode")
     log.info("starting a vLLM server", url=server.url, log=str(log_file))
     return OwnServer(
         server, python=str(Path(str(config.python)).expanduser()), folder=place / "model", log_file=log_file,

@@ -20,7 +20,7 @@ def completions_of(
     policy: Policy,
     prompts: Sequence[Prompt],
     limits: Sequence[int],
-    seeds: Sequence[int],
+    seeds: Sequence[int | None],
     sampling: SamplingConfig,
     model: str | None,
     changes: Mapping[str, Any] = MappingProxyType({}),
@@ -31,7 +31,7 @@ def completions_of(
         policy: the policy, whose EOS tokens end them by default.
         prompts: B prompts.
         limits: the most new tokens of each.
-        seeds: the seed of each.
+        seeds: the seed of each, or None for a row that the server draws as it likes.
         sampling: the options of sampling.
         model: name of the model to ask, where a server has several.
         changes: further parameters of sampling.
@@ -39,7 +39,7 @@ def completions_of(
     eos = policy.eos_token_ids if sampling.eos_token_ids is None else sampling.eos_token_ids
     is_greedy = not sampling.temperature
     return [
-        Completion(prompt.tokens, limit, None if is_greedy else int(seed), sampling, tuple(eos), model, changes)
+        Completion(prompt.tokens, limit, None if is_greedy else seed, sampling, tuple(eos), model, changes)
         for prompt, limit, seed in zip(prompts, limits, seeds, strict=True)
     ]
 

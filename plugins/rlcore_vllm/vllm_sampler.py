@@ -61,6 +61,11 @@ class VLLMSampler:
         check_sampling(run.config.gen, options=self.config)
         for _, sampling in eval_samplings(run.config.gen, run.config.eval.gen):
             check_sampling(sampling, "eval.gen", self.config)
+        if self.config.sleep and run.config.run.asynchronous:
+            raise ConfigError(
+                f"sampler.sleep with run.asynchronous = {run.config.run.asynchronous}: servers sample while the policy "
+                "learns; leave one of them out"
+            )
         self._temperature = run.config.gen.policy_temperature
         self._weights.is_full_precision = run.ranks.mixed_precision == "no"
         self._fleet.open(run)
@@ -82,6 +87,12 @@ class VLLMSampler:
             ConfigError: the options name tokens that there are not, or leave none to sample.
         """
         check_tokens(self.config, policy, samplings)
+
+    def on_rollout(self, run: Any) -> None:
+        """Let servers sleep once all processes have sampled, if the run asks for it (`sampler.sleep`)."""
+        if self.config.sleep:
+            run.ranks.wait()
+            self._fleet.rest()
 
     def close(self) -> None:
         """End the server that was started; a later call starts one anew."""
@@ -138,7 +149,9 @@ class VLLMSampler:
             EngineError: no server answers.
             StaleWeights: a server's log-probs are not those of the policy's weights.
         """
-        seeds = seeds_of(len(prompts), row_seeds, generator)
+        seeds: Sequence[int | None] = seeds_of(len(prompts), row_seeds, generator)
+        if self.config.continue_responses:  # vLLM on CPUs ends when it stops a request that has a seed
+            seeds = [None] * len(seeds)
         asked, future = self._prepare(policy, prompts, sampling, seeds), Future[Trajectories]()
         dispatch = self._dispatch()  # to the servers that have these weights
 
@@ -163,7 +176,7 @@ class VLLMSampler:
         return rows
 
     def _prepare(
-        self, policy: Policy, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: Sequence[int]
+        self, policy: Policy, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: Sequence[int | None]
     ) -> list[Completion]:
         """Return the requests for a round, from servers that have the policy's weights.
 

@@ -6,7 +6,7 @@ import copy
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -142,17 +142,28 @@ def test_two_processes_share_a_server(stand_in: StandIn, tmp_path: Path) -> None
     assert not any(running)
 
 
+def wait_until(is_true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_true() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def make_continuing(stand_in: StandIn, folder: Path) -> VLLMSampler:
     config = VLLMConfig(url=stand_in.url, weights_dir=str(folder / "weights"), continue_responses=True)
     return VLLMSampler(config)
 
 
-def hold(stand_in: StandIn, seeds: set[int], after: int) -> threading.Event:
-    """Hold responses with these seeds after some tokens, until the event that is returned is set."""
+def unseeded(stand_in: StandIn) -> list[dict[str, Any]]:
+    """Return the requests of submitted rounds so far; the others have seeds."""
+    return [body for body in stand_in.asked if "seed" not in body["sampling_params"]]
+
+
+def hold(stand_in: StandIn, first: int, after: int) -> threading.Event:
+    """Hold the first submitted responses after some tokens, until the event that is returned is set."""
     released = threading.Event()
 
     def wait(body: dict[str, Any], count: int) -> None:
-        if count == after and body["sampling_params"].get("seed") in seeds:
+        if count == after and any(body is each for each in unseeded(stand_in)[:first]):
             released.wait(30)
 
     stand_in.before_token = wait
@@ -162,8 +173,9 @@ def hold(stand_in: StandIn, seeds: set[int], after: int) -> threading.Event:
 def test_responses_under_way_go_on_with_new_weights_if_asked(stand_in: StandIn, tmp_path: Path) -> None:
     """Each token has the version and the log-prob of the weights that sampled it."""
     sampler, policy = make_continuing(stand_in, tmp_path), make_policy()
-    released = hold(stand_in, {11, 12, 13}, after=2)
+    released = hold(stand_in, len(ROWS), after=2)
     first = sampler.submit(policy, ROWS, SAMPLING, row_seeds=[11, 12, 13])
+    wait_until(lambda: len(unseeded(stand_in)) == len(ROWS))
     before = copy.deepcopy(policy)
     change(policy, 1.5)
     second = sampler.submit(policy, ROWS, SAMPLING, row_seeds=[4, 5, 6])
@@ -223,18 +235,18 @@ def test_a_run_that_continues_responses_counts_their_tokens(
     trainer: dict[str, Any], stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second round waits after two tokens until the weights have changed; the run does not wait for it."""
-    submitted = list[Sequence[int]]()
+    submitted = list[Any]()
     submit = VLLMSampler.submit
 
-    def recorded(self: VLLMSampler, *given: Any, row_seeds: Sequence[int], **options: Any) -> Any:
-        submitted.append(row_seeds)
-        return submit(self, *given, row_seeds=row_seeds, **options)
+    def recorded(self: VLLMSampler, *given: Any, **options: Any) -> Any:
+        handle = submit(self, *given, **options)
+        submitted.append(handle)
+        wait_until(lambda: len(unseeded(stand_in)) == 8 * len(submitted))
+        return handle
 
     def wait(body: dict[str, Any], count: int) -> None:
-        if count == 2 and any(body["sampling_params"].get("seed") in seeds for seeds in submitted[1:2]):
-            until = time.monotonic() + 30
-            while stand_in.calls.count("/finish_weight_update") < 2 and time.monotonic() < until:
-                time.sleep(0.01)
+        if count == 2 and any(body is each for each in unseeded(stand_in)[8:16]):
+            wait_until(lambda: stand_in.calls.count("/finish_weight_update") == 2)
 
     monkeypatch.setattr(VLLMSampler, "submit", recorded)
     stand_in.before_token = wait

@@ -36,6 +36,7 @@ class StandIn:
         info: what `/server_info` says of the model, and of the weight transfer.
         keeps_head: new weights do not reach the head, as with a tied head on vLLM's CPU backend.
         keeps_weights: new weights reach nothing, though the version rises.
+        is_asleep: whether it was put to sleep; it then refuses whatever needs weights.
         has_scale_out: whether there is a path for token ids.
         before_token: called before each new token with the request and the number of tokens before it; the weights may
             change meanwhile, and sample the rest.
@@ -46,7 +47,7 @@ class StandIn:
         self.faults: deque[str] = deque()
         self.info: dict[str, Any] = {"logprobs_mode": "processed_logprobs", "dtype": "torch.float32"}
         self.transfer, self.max_model_len, self.has_scale_out = "rlcore_file", 64, True
-        self.keeps_head = self.keeps_weights = False
+        self.keeps_head = self.keeps_weights = self.is_asleep = False
         self.before_token: Callable[[dict[str, Any], int], object] = lambda _body, _count: None
         self.model: PreTrainedModel = make_gpt2(seed=5)
         self._logits: dict[tuple[int, ...], torch.Tensor] = {}
@@ -101,6 +102,8 @@ class StandIn:
             return 200, ""
         if path == "/weight_info":
             return 200, {"weight_version": self.version}
+        if path == "/is_sleeping":
+            return 200, {"is_sleeping": self.is_asleep}
         if path == "/server_info":
             model = {**self.info, "max_model_len": self.max_model_len}
             return 200, {"vllm_config": {"model_config": model, "weight_transfer_config": {"backend": self.transfer}}}
@@ -109,12 +112,16 @@ class StandIn:
         return 404, {"detail": "Not Found"}
 
     def post(self, path: str, body: Any) -> tuple[int, Any]:
+        if self.is_asleep and path != "/wake_up":
+            return 400, {"error": {"message": "it sleeps"}}
         if path == "/inference/v1/generate":
             return self.generate(body)
         self.calls.append(path)
         if path == "/restart":  # a server that was started anew has other weights
             self.version, self.model = "default", make_gpt2(seed=6)
             self._logits.clear()
+        elif path.startswith("/sleep?") or path == "/wake_up":
+            self.is_asleep = path != "/wake_up"
         elif path == "/update_weights":
             self.load(body["update_info"]["path"])
         elif path in ("/pause?mode=keep", "/resume"):
@@ -171,7 +178,7 @@ class StandIn:
     @torch.no_grad()
     def _sample(self, body: dict[str, Any]) -> tuple[list[int], list[float], list[str], str]:
         prompt, parameters = body["token_ids"], body["sampling_params"]
-        generator = torch.Generator().manual_seed(parameters.get("seed", 0))
+        generator = torch.Generator().manual_seed(parameters.get("seed", len(self.asked)))
         tokens: list[int] = []
         logprobs: list[float] = []
         used: list[str] = []
