@@ -212,6 +212,7 @@ def _scoring(subject: PlannedRun, live: LiveBytes) -> list[tuple[int, int]]:
         and is_float32
         and settings.gen.is_plain
         and settings.model.get("sampling_dtype") is None
+        and bool(getattr(subject.chosen.sampler.build(), "exact_logprobs", False))
     )
     if not workload.num_scored or (are_reused and not workload.reference):
         return []

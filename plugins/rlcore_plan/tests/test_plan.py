@@ -234,6 +234,22 @@ def test_a_run_that_trains_a_scorer_updates_pairs_and_samples_nothing(folders: d
     assert found.measured.held["parameters that train"] == size + padding
 
 
+OTHER_LOGPROBS: dict[str, dict[str, Any]] = {
+    "an option on tokens": {"name": "default", "min_p": 0.1},
+    "a server": {"name": "vllm", "url": "http://127.0.0.1:9"},
+}
+
+
+@pytest.mark.parametrize("sampler", OTHER_LOGPROBS.values(), ids=list(OTHER_LOGPROBS))
+def test_rollouts_whose_log_probs_are_not_the_policys_are_scored(
+    sampler: dict[str, Any], folders: dict[str, Path]
+) -> None:
+    values = merge(ppo(folders["gpt"], kl_coef=0.0), {"gen": {"reused_logprobs": True}})
+    exact, other = (estimate({**values, **more}, "test").measured for more in ({}, {"sampler": sampler}))
+    assert "scoring" not in [phase.name for phase in exact.phases]
+    assert "scoring" in [phase.name for phase in other.phases]
+
+
 def test_a_reward_model_is_held_throughout_and_scores_in_batches(folders: dict[str, Path]) -> None:
     one, two = (estimate(judged(folders["gpt"], batch_size=size), "test").measured for size in (4, 8))
     model = AutoModelForSequenceClassification.from_pretrained(folders["judge"])
