@@ -143,3 +143,11 @@ def test_a_correction_needs_a_samplers_log_probs(make_trainer: Make, tiny_gpt2: 
     trainer.run.sampling.sampler = lambda *given, **options: sample(*given, **options).with_only()
     with pytest.raises(ConfigError, match=r"trainer.is_correction = 'token_truncate': the sampler returns no"):
         trainer.rollout()
+
+
+@pytest.mark.parametrize("gen", [{"top_k": 3}, {"top_p": 0.9}], ids=str)
+def test_a_correction_refuses_options_that_change_the_distribution(
+    gen: dict[str, Any], make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    with pytest.raises(ConfigError, match=r"trainer.is_correction = 'token_truncate': options such as gen.top_k"):
+        make_ppo(make_trainer, tiny_gpt2, gen=gen, is_correction="token_truncate")
