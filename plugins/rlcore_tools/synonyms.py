@@ -33,7 +33,7 @@ class LibraryName(Synonym):
 
 @functools.cache
 def synonyms(library: str) -> dict[str, LibraryName]:
-    """Return the options of a library, `trl` or `trlx` (with their section), or the names of `component_names`."""
+    """Return the options of `trl`, `generate` or `trlx` (with their section), or the names of `component_names`."""
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).get(library, {})
     return {name: _read(name, {"ours": entry} if isinstance(entry, str) else entry) for name, entry in table.items()}
 
@@ -62,4 +62,5 @@ def find_synonym(name: str, kind: str) -> LibraryName | None:
         return component_names(kind).get(name.lower())
     short = name.rpartition(".")[2]
     in_sections = {other.partition(".")[2]: found for other, found in synonyms("trlx").items()}
-    return synonyms("trl").get(short) or synonyms("trlx").get(name) or in_sections.get(short)
+    whole = synonyms("trl").get(short) or synonyms("generate").get(short) or synonyms("trlx").get(name)
+    return whole or in_sections.get(short)

@@ -11,7 +11,7 @@ import attrs
 from rlcore.config import describe, dump_yaml, merge
 from rlcore.config.structure import structure_valid
 from rlcore.settings import TrainConfig
-from rlcore_tools.synonyms import LibraryName
+from rlcore_tools.synonyms import LibraryName, synonyms
 from rlcore_transformers.models.model_options import CausalLMConfig, TokenizerConfig
 from rlcore_transformers.sampling.token_options import TokenOptions
 
@@ -19,12 +19,6 @@ MODEL_KEYS = frozenset({"model.path", "model.architecture", "model.tokenizer"})
 
 NEUTRAL: Mapping[str, float] = MappingProxyType({"min_p": 0.0, "repetition_penalty": 1.0})
 """Values of options on tokens that change nothing."""
-NO_SAMPLING: Mapping[str, str] = MappingProxyType({
-    "num_beams": "the sequences of a beam search are no samples of the policy, from which policy gradients are "
-    "computed; eval.gen.temperature=0 evaluates greedily",
-    "num_return_sequences": "list each prompt so many times, or set eval.samples",
-})  # fmt: skip
-"""Arguments of `generate` without a counterpart, and why."""
 
 
 @attrs.define
@@ -80,6 +74,8 @@ class Conversion:
                 self.put(f"{section}.temperature", 0.0)
         elif name == "eos_token_id":
             self.put(f"{section}.eos_token_ids", value if isinstance(value, list) else [value])
+        elif name in ("suppress_tokens", "bad_words_ids", "sequence_bias"):
+            self._put_tokens(name, value, source)
         elif self.has(f"gen.{name}"):
             whole = name == "top_k" and isinstance(value, float)
             self.put(f"{section}.{name}", int(value) if whole else value)
@@ -87,7 +83,32 @@ class Conversion:
             if value != NEUTRAL.get(name):
                 self.put("sampler", {"name": "default", name: value})
         elif name != "num_beams" or value != 1:
-            self.leave(f"{source}{name}", value, NO_SAMPLING.get(name, "gen has no such option"))
+            found = synonyms("generate").get(name)
+            self.leave(f"{source}{name}", value, found.how if found else "gen has no such option")
+
+    def _put_tokens(self, name: str, value: Any, source: str) -> None:
+        """Set the option on tokens that replaces an argument of `generate`, or report that it is about several tokens.
+
+        Args:
+            name: `suppress_tokens`, a list of ids; `bad_words_ids`, a list of lists; or `sequence_bias`, a mapping from
+                tuples to biases, or a list of pairs of a list and a bias.
+            value: its value.
+            source: what its name in the converted file begins with.
+        """
+        if name == "sequence_bias":
+            pairs = list(value.items() if isinstance(value, Mapping) else value)
+            sequences, path = [ids for ids, _ in pairs], "logit_bias"
+            tokens: list[Any] = [[ids[0], bias] for ids, bias in pairs if len(ids) == 1]
+        else:
+            sequences, path = [each if name == "bad_words_ids" else [each] for each in value], "forbidden_tokens"
+            tokens = [ids[0] for ids in sequences if len(ids) == 1]
+        if long := [ids for ids in sequences if len(ids) != 1]:
+            self.leave(
+                f"{source}{name}", value, f"{list(long[0])} has {len(long[0])} tokens, and options are about one"
+            )
+        else:
+            already = self.values.get("sampler", {}).get(path, [])
+            self.put("sampler", {"name": "default", path: [*already, *tokens]})
 
     def leave(self, name: str, value: Any, reason: str) -> None:
         """Report an option that is not converted."""
