@@ -15,6 +15,8 @@ ENOUGH = 5
 """Values below which nothing is said about a trend."""
 SOLVED_SHARE = 0.95
 """A run is solved if the mean reward has covered this share of the way from its first values to the best response."""
+NEARLY_SOLVED_SHARE = 0.9
+"""It is nearly solved from here on: most responses are as good as the best one."""
 
 
 @attrs.frozen
@@ -95,13 +97,23 @@ class JudgedRun:
         return f"{self.lr * factor:.0e}" if self.lr else f"{factor:.1g} times the present one"
 
     @cached_property
-    def is_solved(self) -> bool:
-        """Return whether the mean reward has reached that of the best responses of the run."""
+    def _covered(self) -> float:
+        """Return the share of the way from the first rewards to that of the best response that the mean has covered."""
         mean, highest = self.series("reward/mean"), self.series("reward/max", count=1)
         if mean is None or highest is None:
-            return False
+            return 0.0
         first, bound = start(mean), float(highest.known.max())
-        return bound > first and float(mean.late.mean()) >= first + SOLVED_SHARE * (bound - first)
+        return (float(mean.late.mean()) - first) / (bound - first) if bound > first else 0.0
+
+    @property
+    def is_solved(self) -> bool:
+        """Return whether the mean reward has reached that of the best responses of the run."""
+        return self._covered >= SOLVED_SHARE
+
+    @property
+    def is_nearly_solved(self) -> bool:
+        """Return whether most responses are as good as the best one."""
+        return self._covered >= NEARLY_SOLVED_SHARE
 
     @cached_property
     def is_supervised(self) -> bool:

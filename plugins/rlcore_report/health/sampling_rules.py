@@ -65,7 +65,10 @@ def _steady_ratio(run: JudgedRun) -> tuple[int | None, str] | None:
 
 
 def truncation(run: JudgedRun) -> Verdict | None:
-    """Judge the fraction of responses that were cut at the longest length."""
+    """Judge the fraction of responses that were cut at the longest length.
+
+    Those of a nearly solved run cost no reward if nearly all ended at first: the policy has learned that length.
+    """
     series = run.series("response/truncated_fraction", count=1)
     if series is None:
         return None
@@ -75,6 +78,8 @@ def truncation(run: JudgedRun) -> Verdict | None:
     )
     if late <= 0.5:
         return Verdict("Responses end", "good", evidence)
+    if run.is_nearly_solved and initial(series) < 0.1:
+        return Verdict("Solved with long responses", "good", f"{evidence}, and most have the best reward")
     longest = run.option("gen.max_new_tokens")
     value = str(2 * longest) if isinstance(longest, int) else "twice the present one"
     return Verdict(
@@ -111,8 +116,8 @@ def zero_spread(run: JudgedRun) -> Verdict | None:
         return None
     late = float(series.late.mean())
     evidence = f"{late:.0%} of the groups of the last fifth of the steps have responses with equal scores"
-    if run.is_solved and late > 0.5:
-        return Verdict("Solved", "good", f"{evidence}, because the mean reward has reached that of the best response")
+    if run.is_nearly_solved and late > 0.5:
+        return Verdict("Solved", "good", f"{evidence}, because most responses are as good as the best one")
     if late <= 0.5:
         return Verdict("Groups with spread", "good", evidence)
     size = run.option("trainer.num_generations")
