@@ -33,7 +33,7 @@ function App() {
   }
   return store.list ? html`<${Runs} />${store.problem ? html`<p class="note">${store.problem}</p>` : null}` : html`<p class="hint">${store.problem || "reading the runs …"}</p>`;
 }
-let place = "";
+let place = null; // nothing is shown yet, so that the first drawing asks at once
 function redraw() {
   const name = shell.live && !chosen().length ? "runs" : (store.data && store.data.runs.map((run) => run.name).slice(0, 3).join(", ")) || "";
   if (shell.live && name) document.title = `rlcore: ${name}`;

@@ -1,5 +1,6 @@
 // The list of runs of a dashboard.
 const COLUMNS = [["name", "run"], ["trainer", "trainer"], ["model", "model"], ["last", "last"], ["best", "best"], ["verdict", "verdict"], ["progress", "progress"], ["changed", "age"]];
+const AT_ONCE = 100, collator = new Intl.Collator(undefined, { numeric: true });
 const LEVELS = { bad: 0, warning: 1, good: 2, none: 3, pending: 4 };
 const progressOf = (run) => (run.total ? Math.min(1, run.step / run.total) : 0);
 
@@ -17,7 +18,7 @@ function sorted(runs) {
   return [...runs].sort((a, b) => {
     const [x, y] = [first(a), first(b)];
     if (x === null || y === null) return (x === null) - (y === null);
-    return (typeof x === "string" ? x.localeCompare(y, undefined, { numeric: true }) : x - y) * up || (a.key < b.key ? -1 : 1);
+    return (typeof x === "string" ? collator.compare(x, y) : x - y) * up || (a.key < b.key ? -1 : 1);
   });
 }
 function Row({ run }) {
@@ -38,6 +39,19 @@ function Row({ run }) {
     <td class="progress"><progress value=${progressOf(run)} max="1" aria-label="progress"></progress> ${run.step}${run.total ? `/${run.total}` : ""}</td>
     <td class="age" title=${new Date(run.changed * 1000).toLocaleString()}>${age(store.now - run.changed)}</td></tr>`;
 }
+/** The rows in sight and some below them; more are drawn as the last one comes into sight, and all on paper. */
+function Rows({ rows }) {
+  const [room, setRoom] = useState(AT_ONCE), end = useRef(null);
+  useLayoutEffect(() => {
+    if (room >= rows.length) return undefined;
+    const watch = new IntersectionObserver((seen) => { if (seen.some((each) => each.isIntersecting)) setRoom(room + AT_ONCE); }, { rootMargin: "600px" });
+    watch.observe(end.current);
+    return () => watch.disconnect();
+  }, [room, rows.length]);
+  const drawn = printing ? rows : rows.slice(0, room), rest = rows.length - drawn.length;
+  return html`<tbody>${drawn.map((run) => html`<${Row} key=${run.key} run=${run} />`)}
+    ${rest ? html`<tr key="/rest" ref=${end}><td colspan=${COLUMNS.length + 1} class="dim">${rest} more below</td></tr>` : null}</tbody>`;
+}
 function Runs() {
   const { list } = store, matches = matcher(view.list);
   const rows = useMemo(() => sorted(list.filter((run) => [run.key, run.name, run.trainer, run.model, run.verdict.name].some(matches))), [list, view.list, view.order, view.up]);
@@ -53,5 +67,5 @@ function Runs() {
     <table class="list"><caption class="hidden">Runs, of which the last and the best reward or loss</caption><thead><tr><th><span class="hidden">selected</span></th>
       ${COLUMNS.map(([key, title]) => html`<th scope="col" class=${["last", "best"].includes(key) ? "number" : ""} aria-sort=${view.order === key ? (view.up ? "ascending" : "descending") : "none"}>
         <button class="bare" onclick=${() => order(key)}>${title}${view.order === key ? (view.up ? " ↑" : " ↓") : ""}</button></th>`)}</tr></thead>
-      <tbody>${rows.map((run) => html`<${Row} key=${run.key} run=${run} />`)}</tbody></table>`;
+      <${Rows} rows=${rows} /></table>`;
 }

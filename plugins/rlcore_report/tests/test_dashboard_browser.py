@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -286,3 +287,33 @@ def test_a_hostile_run_is_listed_and_opened_as_text(
     assert page.evaluate("window.ran") is None
     assert page.locator("img").count() == 0
     assert [problem for problem in opened.problems if "404" not in problem] == []
+
+
+def test_a_long_list_is_there_at_once_and_drawn_as_far_as_it_is_in_sight(
+    browser: Any, serve: Callable[..., ReportServer], tmp_path: Path
+) -> None:
+    """The first request does not wait for the clock of later ones, which stands still here."""
+    first = make_run(tmp_path / "runs" / "run-000")
+    for i in range(1, 320):
+        shutil.copytree(first, first.with_name(f"run-{i:03}"))
+    server = serve([], roots=[tmp_path / "runs"])
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    try:
+        page.clock.install()
+        page.clock.pause_at("2030-01-01")
+        page.goto(server.url)
+        rows = page.locator("td.run")
+        rows.first.wait_for()
+        assert page.inner_text("#shown") == "320 runs"
+        assert rows.count() == 100
+        page.get_by_text("220 more below").scroll_into_view_if_needed()
+        page.locator("td.run >> nth=199").wait_for()
+        assert rows.count() == 200
+        page.fill("#list", "run-31[0-9]")
+        page.locator("td.run >> nth=10").wait_for(state="detached")
+        assert sorted(rows.locator("a").all_inner_texts()) == [f"run-31{i}" for i in range(10)]
+        page.fill("#list", "")
+        page.emulate_media(media="print")
+        page.locator("td.run >> nth=319").wait_for()
+    finally:
+        page.close()
