@@ -113,7 +113,9 @@ def _rising_loss(run: JudgedRun) -> tuple[int | None, str] | None:
         return None
     first, early = _loss_at_start(run, loss), loss.known[: max(ENOUGH, len(loss.known) // 5)]
     limit = max(LOSS_RISE * first, min(first + 4 * noise(loss.late), LARGE_LOSS_RISE * first))
-    rises = first > 0 and float(early.max()) > limit
+    usual = noise(loss.late) / max(abs(median(loss.late)), 1e-9) * first  # batches differ in proportion to the loss
+    is_lasting = int((early > limit).sum()) > 1 or float(early.max()) > first + 4 * usual
+    rises = first > 0 and float(early.max()) > limit and is_lasting
     step = first_step(loss, lambda values: values > limit) if rises else None
     return step, f"loss/total is {first:.3g} at first, and {early.max():.3g} at most in the first steps"
 
