@@ -12,7 +12,10 @@ from rlcore_report.series import Floats
 
 
 def skipped(run: JudgedRun) -> Verdict | None:
-    """Judge the share of steps with skipped updates; a step without any advantage has nothing to learn."""
+    """Judge the share of steps with skipped updates; a step without any advantage has nothing to learn.
+
+    Nor has one of a nearly solved run whose responses are equally good.
+    """
     found = [run.series(name, count=1) for name in ("policy/skipped", "grad/skipped")]
     counts = next((series for series in found if series is not None), None)
     if counts is None:
@@ -23,7 +26,7 @@ def skipped(run: JudgedRun) -> Verdict | None:
         is_skipped = is_skipped & (spread.values < 1)
     share = float(is_skipped.mean())
     evidence = f"{share:.0%} of the steps have skipped updates"
-    if is_skipped.sum() <= max(1, len(is_skipped) // 10):
+    if is_skipped.sum() <= max(1, len(is_skipped) // 10) or run.is_nearly_solved:
         return Verdict("Updates are made", "good", evidence)
     return Verdict(
         "Updates are skipped", "bad" if share > 0.5 else "warning", evidence,

@@ -19,15 +19,15 @@ def test_the_documentation_states_the_rates_that_are_computed() -> None:
     assert in_page(PAGE.read_text(encoding="utf-8")) == table()
 
 
-def test_there_are_good_and_broken_runs_of_every_trainer_in_less_than_a_megabyte() -> None:
+def test_there_are_good_and_broken_runs_of_every_trainer_in_less_than_two_megabytes() -> None:
     trained = [run for run in ALL if run.made == "trained"]
     assert sum(not run.cause for run in trained) >= 10
     assert sum(bool(run.cause) for run in trained) >= 30
     for part in (True, False):
         assert {run.scenario.partition("-")[0] for run in trained if bool(run.cause) is part} == {
-            "sft", "dpo", "reward", "ppo", "grpo", "rft", "ilql"
+            "sft", "dpo", "reward", "ppo", "grpo", "rft", "ilql", "online_dpo",
         }  # fmt: skip
-    assert sum(file.stat().st_size for file in RUNS.glob("*.jsonl")) < 1_000_000
+    assert sum(file.stat().st_size for file in RUNS.glob("*.jsonl")) < 2_000_000
     assert {run.cause for run in ALL if run.cause} <= CAUSES
 
 
@@ -38,7 +38,7 @@ def test_every_scenario_is_trained_for_the_rules_and_again_to_measure_them() -> 
 
 def test_on_runs_that_the_rules_were_not_made_on_few_are_missed_and_most_causes_are_right() -> None:
     _, measured, _ = all_rates()
-    assert measured.false_alarms <= 2
+    assert measured.false_alarms <= measured.num_good / 10
     assert measured.missed <= 2 / 30 * measured.num_broken
     assert measured.right_cause >= 25 / 30 * measured.num_broken
 

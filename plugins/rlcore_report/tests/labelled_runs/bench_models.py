@@ -14,7 +14,7 @@ from rlcore_testing.small import EOS, PAD, make_gpt2, make_llama, make_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOWELS = "aeiou"
-SHAPES = ((2, 32), (2, 32), (3, 32), (3, 48), (1, 48))
+SHAPES = ((2, 32), (2, 32), (3, 32), (3, 48), (1, 48), (2, 48), (3, 32), (1, 64), (2, 64))
 """Layers and width of the model of each seed."""
 NUM_STEPS, NUM_WORDS, RATE = 150, 48, 5e-3
 

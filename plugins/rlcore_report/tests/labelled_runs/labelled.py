@@ -37,7 +37,7 @@ class LabelledRun:
     Attributes:
         name: the file's name.
         scenario: what it is a run of.
-        seed: 3 and more for the runs that were trained when the rules were fixed.
+        seed: 7 and more for the runs that were trained when the rules were fixed.
         cause: what is wrong; empty for a good run.
         made: `trained` or `synthetic`.
         config: the options that verdicts read.

@@ -10,7 +10,7 @@ import attrs
 from bench_models import LETTERS, VOWELS, base_model, base_scorer, prompts, word
 from breakages import Inverted, Jolt, PromptsLearned, RateFactor, Sharpened, Shifted, Stale
 
-STEPS = (40, 40, 60, 40, 30)
+STEPS = (40, 40, 60, 40, 30, 50, 36, 44, 56)
 """Steps of the runs of each seed."""
 
 
@@ -21,14 +21,33 @@ class Scenario:
     Attributes:
         name: begins with the trainer.
         cause: what is wrong, one of the causes of `rlcore_report.health`; empty for a good run.
+        worse_than: a scenario; the run is broken only if it earns less than that one's of the same seed (`is_worse`).
         make: returns the arguments of `rlcore.train` for a seed.
         observers: return what breaks the run, if options do not.
     """
 
     name: str
     cause: str = ""
+    worse_than: str = ""
     make: Callable[[int], dict[str, Any]]
     observers: Sequence[Callable[[], Any]] = ()
+
+
+LESS, FARTHER = 0.1, 2.0
+"""A run that may be broken is so if, in the last fifth of the steps, its reward is lower than that of a good one by
+LESS, or its KL to the reference is FARTHER times as large, or if it did not reach its end."""
+
+
+def is_worse(rows: Sequence[Mapping[str, Any]], good: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a run is worse than a good one."""
+
+    def late(lines: Sequence[Mapping[str, Any]], name: str) -> float:
+        values = [line[name] for line in lines if name in line]
+        last = values[-max(1, len(values) // 5) :]
+        return sum(last) / len(last)
+
+    is_lower = late(rows, "reward/mean") < late(good, "reward/mean") - LESS
+    return len(rows) < len(good) or is_lower or late(rows, "kl/mean") > FARTHER * late(good, "kl/mean")
 
 
 def early_letters(outputs: Sequence[str]) -> list[float]:
@@ -202,6 +221,7 @@ GOOD = (
     Scenario(name="ppo-plain", make=_online(ppo(kl_coef=0.0), reward_fn=short_early_letters)),
     Scenario(name="rft-good", make=_online(rft())),
     Scenario(name="ilql-good", make=_offline(ilql(), scored)),
+    Scenario(name="online_dpo-good", make=_online(_of("online_dpo", 1e-3, batch_size=32))),
 )
 TOO_LARGE, TOO_SMALL = "step too large", "step too small"
 BROKEN = (
@@ -222,6 +242,7 @@ BROKEN = (
     Scenario(name="reward-inverted", cause="labels inverted", make=_scoring(scorer(), 1.0, 0.0)),
     Scenario(name="ppo-rate-30x", cause=TOO_LARGE, make=_online(ppo(3e-2, kl_coef=1e-4, target_kl=None))),
     Scenario(name="ppo-rate-100x", cause=TOO_LARGE, make=_online(ppo(0.1, kl_coef=1e-4, target_kl=None))),
+    Scenario(name="ppo-rate-10x", cause=TOO_LARGE, make=_online(ppo(1e-2)), worse_than="ppo-good"),
     Scenario(name="ppo-constant", cause="reward constant", make=_online(ppo(), reward_fn=constant)),
     Scenario(name="ppo-inverted", cause="reward inverted", make=_online(ppo(kl_coef=1e-3)), observers=[Inverted]),
     Scenario(name="ppo-no-critic", cause="value function", make=_online(ppo(value_coef=0.0))),
@@ -233,6 +254,7 @@ BROKEN = (
     Scenario(name="ppo-truncated", cause="truncation", make=_online(ppo(), gen={"max_new_tokens": 2})),
     Scenario(name="ppo-rate-tiny", cause=TOO_SMALL, make=_online(ppo(1e-7))),
     Scenario(name="grpo-rate-100x", cause=TOO_LARGE, make=_online(grpo(0.1))),
+    Scenario(name="grpo-rate-10x", cause=TOO_LARGE, make=_online(grpo(1e-2)), worse_than="grpo-good"),
     Scenario(name="grpo-default-rate", cause=TOO_SMALL, make=_online(grpo(1e-6, iterations=1, kl_coef=0.0))),
     Scenario(name="grpo-constant", cause="reward constant", make=_online(grpo(), reward_fn=constant)),
     Scenario(name="grpo-inverted", cause="reward inverted", make=_online(grpo(kl_coef=1e-3)), observers=[Inverted]),
@@ -241,6 +263,10 @@ BROKEN = (
     Scenario(name="grpo-stale", cause="samples of another policy", make=_online(grpo()), observers=[Stale]),
     Scenario(name="grpo-empty", cause="length", make=_online(grpo(3e-3, kl_coef=0.0), reward_fn=shortness)),
     Scenario(name="grpo-truncated", cause="truncation", make=_online(grpo(), gen={"max_new_tokens": 2})),
+    Scenario(name="online_dpo-constant", cause="reward constant",
+             make=_online(_of("online_dpo", 1e-3, batch_size=32), reward_fn=constant)),
+    Scenario(name="online_dpo-empty", cause="length",
+             make=_online(_of("online_dpo", 3e-3, batch_size=32), reward_fn=shortness)),
     Scenario(name="rft-constant", cause="reward constant", make=_online(rft(), reward_fn=constant)),
     Scenario(name="rft-rate-100x", cause=TOO_LARGE, make=_online(rft(0.1))),
     Scenario(name="ilql-rate-100x", cause=TOO_LARGE, make=_offline(ilql(0.1), scored)),

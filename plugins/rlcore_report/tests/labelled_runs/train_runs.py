@@ -1,8 +1,8 @@
 """Train the labelled runs again and write their metrics to runs/.
 
-    OMP_NUM_THREADS=1 python train_runs.py [--only ppo] [--seeds 0 1 2 3 4]
+    OMP_NUM_THREADS=1 python train_runs.py [--only ppo] [--seeds 0 1 2 ... 8]
 
-The rules were made on the runs of seeds 0 to 2. Those of seeds 3 and 4, of other models and rows, were trained
+The rules were made on the runs of seeds 0 to 6. Those of seeds 7 and 8, of other models and rows, were trained
 afterwards, and measure them.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from labelled import RUNS, write_run
-from scenarios import BROKEN, GOOD, Scenario
+from scenarios import BROKEN, GOOD, Scenario, is_worse
 
 import rlcore
 from rlcore.config import load_yaml
@@ -50,16 +50,22 @@ def main() -> None:
     """Train what the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="part of the names of the runs to train")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(9)))
     given = parser.parse_args()
+    needed = {each.worse_than for each in BROKEN if given.only in each.name}
     torch.set_num_threads(1)
     for seed in given.seeds:
+        trained: dict[str, list[dict[str, Any]]] = {}
         for scenario in (*GOOD, *BROKEN):
-            if given.only in scenario.name:
+            if given.only in scenario.name or scenario.name in needed:
                 started = time.perf_counter()
                 with TemporaryDirectory() as folder:
                     rows, config = train(scenario, seed, Path(folder))
-                about = {"scenario": scenario.name, "seed": seed, "cause": scenario.cause, "made": "trained"}
+                trained[scenario.name] = rows
+                cause = scenario.cause
+                if scenario.worse_than and not is_worse(rows, trained[scenario.worse_than]):
+                    cause = ""
+                about = {"scenario": scenario.name, "seed": seed, "cause": cause, "made": "trained"}
                 write_run(RUNS / f"{scenario.name}-{seed}.jsonl", about, rows, config)
                 print(f"{scenario.name}-{seed}: {len(rows)} rows in {time.perf_counter() - started:.1f} s", flush=True)
 
