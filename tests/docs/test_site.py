@@ -58,6 +58,22 @@ def tab(browser: Any, address: str) -> Iterator[Any]:
 
 
 @pytest.mark.slow
+def test_every_page_of_a_section_links_to_its_neighbours(site: Path) -> None:
+    """The pages of the index are read one after another, in its order."""
+    names = [name for names in navigation.sections().values() for name in names]
+    parents = {docname(page) for page in navigation.PARENTS} | {
+        navigation.API[1]
+    }  # followed by the pages of their tables
+    assert len(names) > 40
+    for before, name, after in zip(names, names[1:], names[2:], strict=False):
+        page = site / f"{name}.html"
+        links = dict(re.findall(r'<a class="(prev|next)-page" href="([^"#]+)', page.read_text(encoding="utf-8")))
+        found = {side: (page.parent / link).resolve() for side, link in links.items()}
+        assert found["next"] == (site / f"{after}.html").resolve() or name in parents, (name, links)
+        assert found["prev"] == (site / f"{before}.html").resolve() or before in parents, (name, links)
+
+
+@pytest.mark.slow
 def test_every_page_opens_without_errors_from_one_host(site: Path, tab: Any) -> None:
     for page in sorted(site.rglob("*.html")):
         tab.goto(page.relative_to(site).as_posix())
