@@ -58,12 +58,10 @@ def tab(browser: Any, address: str) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_every_page_of_a_section_links_to_its_neighbours(site: Path) -> None:
-    """The pages of the index are read one after another, in its order."""
+def test_every_page_links_to_the_pages_before_and_after_it(site: Path) -> None:
+    """The pages are read in the order of the index; one with a table of pages is followed by those."""
     names = [name for names in navigation.sections().values() for name in names]
-    parents = {docname(page) for page in navigation.PARENTS} | {
-        navigation.API[1]
-    }  # followed by the pages of their tables
+    parents = {docname(page) for page in navigation.PARENTS} | {navigation.API[1]}
     assert len(names) > 40
     for before, name, after in zip(names, names[1:], names[2:], strict=False):
         page = site / f"{name}.html"
