@@ -65,12 +65,12 @@ class Order:
         """Continue at the saved position, with the saved seed and therefore the same order.
 
         Raises:
-            CheckpointError: the number of prompts or samples has changed.
+            CheckpointError: the number of prompts or samples has changed, or the state names another `order`.
         """
-        if state.get("count") != self.count:
+        if "order" in state or state.get("count") != self.count:
             raise CheckpointError(
-                f"the checkpoint was written with {state.get('count', 'streamed')} prompts or samples, now there are "
-                f"{self.count}: resume with the original data, or start a new run from the checkpoint's model folder"
+                f"the checkpoint was written with {state.get('order', state.get('count', 'streamed'))} prompts or "
+                f"samples, now there are {self.count}: resume with the original data, or start a new run from its model"
             )
         self.position, self.seed, self._pass = state["position"], state["seed"], -1
 

@@ -82,7 +82,7 @@ def test_a_run_on_a_weighted_mixture_is_not_resumed_with_the_same_rows_in_one_li
     given = CASES[case]
     train(tmp_path, "run", steps=2, **given)
     whole = [row for source in given["samples"] for row in source["path"]]
-    with pytest.raises(CheckpointError, match=r"a mixture with the weights \{'\w+': \[\[0\.0, .*, now there are"):
+    with pytest.raises(CheckpointError, match="with weighted prompts or samples, now there are"):
         train(tmp_path, "run", run={"resume": "auto"}, **{**given, "samples": whole})
 
 

@@ -131,11 +131,7 @@ ORDERS = {
 @pytest.mark.parametrize(
     ("before", "now", "message"),
     [
-        (
-            "mixed",
-            "plain",
-            r"written with 14 \(a mixture with the weights \{'a': \[\[0.*\) prompts or sam.* there are 14",
-        ),
+        ("mixed", "plain", "written with weighted prompts or samples, now there are 14"),
         ("plain", "mixed", r"written without a mixture, now it is \{'a': "),
         ("mixed", "unweighted", r"with the mixture \{'a': \[\[0\.0, 1\.0\]\].*, now it is \{'a': \[\], 'b': \[\]\}"),
         ("stream", "plain", "written with streamed prompts or samples, now there are 14"),
@@ -150,6 +146,15 @@ def test_a_checkpoint_of_rows_in_another_order_is_refused_with_the_difference(ch
     state = json.loads(json.dumps(ORDERS[before](char_tokenizer).state_dict()))
     with pytest.raises(CheckpointError, match=message):
         ORDERS[now](char_tokenizer).load_state_dict(state)
+
+
+def test_a_checkpoint_names_the_order_and_its_version_and_another_version_is_refused(char_tokenizer):
+    order = ORDERS["mixed"](char_tokenizer)
+    state = json.loads(json.dumps(order.state_dict()))
+    assert (state["order"], state["version"], state["count"]) == ("weighted", 1, 14)
+    assert "order" not in ORDERS["unweighted"](char_tokenizer).state_dict()
+    with pytest.raises(CheckpointError, match="written by version 2 of the order of mixtures, and this is version 1"):
+        order.load_state_dict({**state, "version": 2})
 
 
 def test_a_checkpoint_of_sources_with_other_numbers_of_rows_is_refused(char_tokenizer):

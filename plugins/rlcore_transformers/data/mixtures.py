@@ -27,6 +27,8 @@ ORIGINAL = (
     "folder"
 )
 """End of the errors about checkpoints."""
+ORDER, VERSION = "weighted", 1
+"""The order of a mixture with weights, and its version, in a checkpoint; a new version takes other rows."""
 _Build = TypeVar("_Build", bound=Callable[..., Any])
 
 
@@ -177,12 +179,12 @@ class MixedOrder(Order):
     def state_dict(self) -> dict[str, Any]:
         """Return the position, the steps, the weights, and the position in each source and the number of its rows.
 
-        With weights, `count` is a text, with which no other order continues.
+        With weights, also the name and the version of the order, so that no other order continues.
         """
         weights = weights_of(self._sources)
-        count = f"{self.count} (a mixture with the weights {weights})" if any(weights.values()) else self.count
         return {
-            **super().state_dict(), "count": count, "steps": self.steps, "weights": weights,
+            **super().state_dict(), "steps": self.steps, "weights": weights,
+            **({"order": ORDER, "version": VERSION} if any(weights.values()) else {}),
             "positions": [order.position for order in self._orders], "counts": [order.count for order in self._orders],
         }  # fmt: skip
 
@@ -190,8 +192,8 @@ class MixedOrder(Order):
         """Continue at the saved position.
 
         Raises:
-            CheckpointError: the sources, their weights or the numbers of their rows are others than before, or the
-                rows were streamed.
+            CheckpointError: the sources, their weights, the numbers of their rows or the version of the order are
+                others than before, or the rows were streamed.
         """
         check_weights(state, self._sources)
         if "positions" not in state:
@@ -206,7 +208,13 @@ class MixedOrder(Order):
             raise CheckpointError(
                 f"the checkpoint was written with the rows {then} of the sources, now there are {now}: {ORIGINAL}"
             )
-        super().load_state_dict({**state, "count": int(str(state["count"]).split()[0])})
+        if (version := state.get("version", VERSION)) != VERSION:
+            raise CheckpointError(
+                f"the checkpoint was written by version {version} of the order of mixtures, and this is version "
+                f"{VERSION}: resume with the rlcore-transformers that wrote it, or start a new run from the "
+                "checkpoint's model folder"
+            )
+        super().load_state_dict({key: state[key] for key in ("position", "seed")} | {"count": self.count})
         self.steps = state["steps"]
         for i, (order, position) in enumerate(zip(self._orders, state["positions"], strict=True)):
             order.load_state_dict({"position": position, "count": order.count, "seed": self.seed + 7919 * (i + 1)})
