@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 
 from rlcore.safe_text import shorten
-from rlcore.types import Prompt, sequences_of
+from rlcore.types import Prompt, Sample, sequences_of
 from rlcore_transformers.data.tokens import decode
 
 WINDOW = 24
-"""Characters at the end of a prompt by which rows are compared first, and tokens that are read for them at least."""
+"""Characters at the end of a prompt by which rows are compared first; at least half as many tokens are read."""
 CHUNK = 10_000
 """Rows that are compared at a time."""
 SHOWN = 100
@@ -99,12 +99,20 @@ def _prompt(row: Any) -> tuple[Tokens, int]:
     """Return the tokens of a row, and how many of them are its prompt: all if it has none, or one token as one."""
     if isinstance(row, Prompt):
         return row.tokens, len(row.tokens)
-    samples = sequences_of(row)
-    if not samples:
-        return (), 0
-    starts = [each.action_mask.index(True) if True in each.action_mask else len(each.tokens) for each in samples]
-    tokens, count = samples[0].tokens, min(starts)
+    if isinstance(row, Sample):
+        tokens, count = row.tokens, _num_given(row)
+    else:
+        samples = sequences_of(row)
+        tokens, count = samples[0].tokens if samples else (), min(map(_num_given, samples), default=0)
     return tokens, count if count > 1 else len(tokens)
+
+
+def _num_given(sample: Sample) -> int:
+    """Return the number of tokens before the first chosen one."""
+    try:
+        return sample.action_mask.index(True)
+    except ValueError:
+        return len(sample.tokens)
 
 
 def _sequences(row: Any) -> list[Tokens]:
@@ -145,13 +153,13 @@ class _Pieces:
 
     def ends(self, rows: Sequence[Any]) -> list[str]:
         """Return the last characters of the prompt of each row."""
-        prompts = list(map(_prompt, rows))
-        found = self._texts([tokens[max(count - WINDOW, 0) : count] for tokens, count in prompts])
-        for i, (tokens, count) in enumerate(prompts):
-            size = WINDOW
-            while len(found[i]) < WINDOW and size < count:
-                size *= 2
-                (found[i],) = self._texts([tokens[max(count - size, 0) : count]])
+        prompts, size = list(map(_prompt, rows)), WINDOW // 2
+        found = self._texts([tokens[count - size if count > size else 0 : count] for tokens, count in prompts])
+        while short := [i for i, text in enumerate(found) if len(text) < WINDOW and size < prompts[i][1]]:
+            size *= 2
+            longer = [tokens[max(count - size, 0) : count] for tokens, count in (prompts[i] for i in short)]
+            for i, text in zip(short, self._texts(longer), strict=True):
+                found[i] = text
         return [text[-WINDOW:] for text in found]
 
     def wholes(self, rows: Sequence[Any]) -> list[bytes]:
