@@ -149,7 +149,9 @@ def best_checkpoint(run: RunRecord) -> dict[str, Any] | None:
         score, step, checkpoint = max(
             found, key=lambda each: (-math.inf if math.isnan(each[0]) else sign * each[0], each[1])
         )
-        folder = checkpoint / "model"
+        whole, folder = folder, checkpoint / "model"
+        if step == run.last_step and not _loader(folder) and _loader(whole):
+            folder = whole  # checkpoints of a pipeline have only what is trained
     if not folder.is_dir():
         return None
     metric = str(run.option("checkpoint", "metric") or "score")

@@ -29,7 +29,8 @@ class Variant:
     """Runs that have the same options but for the seed.
 
     Attributes:
-        label: the name of the only run, or the beginning that the names share, and the number of seeds.
+        label: the name of the only run, or the beginning that the names share, and the number of seeds, or
+            of runs if some have the same seed.
         runs: at least one.
     """
 
@@ -56,7 +57,8 @@ def _label(runs: Sequence[RunRecord]) -> str:
         return runs[0].name
     alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*(run.name for run in runs), strict=False))
     shared = "".join(letters[0] for letters in alike).rstrip("-_. ") or runs[0].name
-    return f"{shared} ({len(runs)} seeds)"
+    seeds = {str(run.option("run", "seed")) for run in runs}
+    return f"{shared} ({len(runs)} {'seeds' if len(seeds) == len(runs) else 'runs'})"
 
 
 @attrs.frozen

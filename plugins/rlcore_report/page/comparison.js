@@ -35,10 +35,15 @@ const captionOf = (name) => {
 };
 const allImages = () => store.data.runs.flatMap((run, i) => run.images.map((image) => ({ ...image, key: `${i} ${image.name}`,
   caption: `${store.data.runs.length > 1 ? `${run.name}, ` : ""}${captionOf(image.name)}` })));
+/** A grid of images. One with far more columns than rows keeps its height, and is scrolled. */
+function Grid({ image }) {
+  const fit = ({ currentTarget }) => currentTarget.classList.toggle("strip", currentTarget.naturalWidth > 6 * currentTarget.naturalHeight);
+  return html`<img key=${image.key} src=${image.url} alt=${`grid of images, ${image.caption}`} onload=${fit} />`;
+}
 function Images() {
   return html`<${Section} id="images" title="Images"><p class="hint">The same prompts and the same noise at each evaluation.</p><div class="images">
     ${allImages().map((image) => html`<figure key=${image.key}><button class="bare" aria-label=${`enlarge ${image.caption}`} onclick=${() => setView({ image: image.key })}>
-      <img src=${image.url} alt=${`grid of images, ${image.caption}`} /></button><figcaption>${image.caption}</figcaption></figure>`)}</div><//>`;
+      <${Grid} image=${image} /></button><figcaption>${image.caption}</figcaption></figure>`)}</div><//>`;
 }
 function LargeImage() {
   const images = allImages(), at = images.findIndex((image) => image.key === view.image), box = useRef();
@@ -53,5 +58,5 @@ function LargeImage() {
   };
   return html`<div class="overlay picture" role="dialog" aria-modal="true" aria-label=${images[at].caption} ref=${box} onkeydown=${press}>
     <div class="controls"><button onclick=${() => setView({ image: "" })}>close</button><button onclick=${() => go(-1)}>earlier</button><button onclick=${() => go(1)}>later</button>
-      <span>${images[at].caption}</span></div><img src=${images[at].url} alt=${`grid of images, ${images[at].caption}`} /></div>`;
+      <span>${images[at].caption}</span></div><${Grid} key=${images[at].key} image=${images[at]} /></div>`;
 }

@@ -36,7 +36,7 @@ function Row({ run }) {
     <td>${run.trainer}</td><td class="model">${run.model}</td><td class="number last">${run.metric.includes("reward") ? null : html`<span class="dim">${run.metric} </span>`}${number(run.last)}</td>
     <td class="number best">${number(run.best)}</td>
     <td class=${`said ${run.verdict.level}`} title=${run.verdict.sentence}><span class="level">${SIGNS[run.verdict.level]}</span> ${run.verdict.name}</td>
-    <td class="progress"><progress value=${progressOf(run)} max="1" aria-label="progress"></progress> ${run.step}${run.total ? `/${run.total}` : ""}</td>
+    <td class="progress">${run.total ? html`<progress value=${progressOf(run)} max="1" aria-label="progress"></progress> ${run.step}/${run.total}` : `step ${run.step}`}</td>
     <td class="age" title=${new Date(run.changed * 1000).toLocaleString()}>${age(store.now - run.changed)}</td></tr>`;
 }
 /** The rows in sight and some below them; more are drawn as the last one comes into sight, and all on paper. */

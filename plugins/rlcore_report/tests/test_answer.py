@@ -68,6 +68,20 @@ def test_the_card_of_a_run_names_its_best_checkpoint_and_the_line_that_loads_it(
         (model / name).unlink()
 
 
+def test_the_card_names_the_whole_model_if_its_last_checkpoint_has_only_what_is_trained(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", steps=4, checkpoint={"mode": "max", "metric": "eval/reward/mean"})
+    for step, score in ((2, 0.1), (4, 0.2)):
+        (run / "checkpoints" / f"{step:08d}" / "model" / "unet").mkdir(parents=True)
+        (run / "checkpoints" / f"{step:08d}" / "manifest.json").write_text(f'{{"step": {step}, "score": {score}}}')
+    (run / "model").mkdir()
+    (run / "model" / "model_index.json").write_text("{}")
+    line = f'diffusers.DiffusionPipeline.from_pretrained("{run / "model"}")'
+    assert best_checkpoint(read_run(run))["line"] == line  # type: ignore[index]
+    (run / "checkpoints" / "00000002" / "manifest.json").write_text('{"step": 2, "score": 0.3}')
+    earlier = run / "checkpoints" / "00000002" / "model"
+    assert best_checkpoint(read_run(run))["line"] == f'"{earlier}"'  # type: ignore[index]
+
+
 def test_the_change_of_a_run_without_evaluations_is_over_its_first_and_last_steps(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", steps=10)
     RunDir(run).completions.unlink()

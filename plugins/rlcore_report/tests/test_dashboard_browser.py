@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from report_runs import HOSTILE, address_of, make_run, picture, pictured_runs, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
@@ -242,6 +243,28 @@ def test_grids_of_images_open_large_with_a_caption(open_page: Open, tmp_path: Pa
     assert opened.problems == []
 
 
+def test_a_grid_of_many_columns_keeps_its_height_and_is_scrolled(open_page: Open, tmp_path: Path) -> None:
+    """As ddpo writes it: a row for each prompt, here two of 32 images of 8 pixels."""
+    run = make_run(tmp_path / "drawn", steps=4)
+    (run / "images").mkdir()
+    Image.new("RGB", (256, 16)).save(run / "images" / "step-00000004.png")
+    opened = open_page(address_of([run], tmp_path / "page.html"))
+    page = opened.page
+    for width in (1400, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.locator(".images img.strip").wait_for()
+        box = page.locator(".images img").bounding_box()
+        assert (box["width"] / box["height"], box["height"]) == (pytest.approx(16, rel=0.05), pytest.approx(96, abs=2))
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        page.locator(".images button").click(position={"x": 20, "y": 20})
+        large = page.locator(".overlay img.strip")
+        large.wait_for()
+        assert large.bounding_box()["height"] == pytest.approx(320, abs=2)
+        page.keyboard.press("Escape")
+        large.wait_for(state="detached")
+    assert opened.problems == []
+
+
 def test_completions_show_turns_and_text_as_it_looks(open_page: Open, tmp_path: Path) -> None:
     run = make_run(tmp_path / "talks", steps=4)
     text = "שלום עולם\n\tindented\n全角\u3000空白 👩\u200d👧"
@@ -317,3 +340,37 @@ def test_a_long_list_is_there_at_once_and_drawn_as_far_as_it_is_in_sight(
         page.locator("td.run >> nth=319").wait_for()
     finally:
         page.close()
+
+
+def test_a_run_whose_length_is_not_known_has_its_step_and_no_bar(
+    open_page: Open, serve: Callable[..., ReportServer], tmp_path: Path
+) -> None:
+    make_run(tmp_path / "runs" / "by-epochs", steps=4, run={"steps": None, "epochs": 2})
+    make_run(tmp_path / "runs" / "by-steps", steps=4)
+    page = open_page(serve([], roots=[tmp_path / "runs"]).url).page
+    page.locator("td.run >> nth=1").wait_for()
+    cells = dict(zip(page.locator("td.run").all_inner_texts(), page.locator("td.progress").all(), strict=True))
+    assert {name: cell.inner_text().strip() for name, cell in cells.items()} == {
+        "by-epochs": "step 4",
+        "by-steps": "4/4",
+    }
+    assert {name: cell.locator("progress").count() for name, cell in cells.items()} == {"by-epochs": 0, "by-steps": 1}
+
+
+def test_a_poll_of_a_list_without_news_sends_no_rows_and_draws_none(
+    open_page: Open, serve: Callable[..., ReportServer], tmp_path: Path
+) -> None:
+    first = make_run(tmp_path / "runs" / "run-000")
+    for i in range(1, 50):
+        shutil.copytree(first, first.with_name(f"run-{i:03}"))
+    page = open_page(serve([], roots=[tmp_path / "runs"]).url).page
+    page.locator("td.said.bad >> nth=49").wait_for()  # all verdicts are made
+    page.evaluate("""() => { window.changed = 0; new MutationObserver((found) => { window.changed += found.length; })
+        .observe(document.body, { subtree: true, childList: true, attributes: true, characterData: true }); }""")
+    sent = []
+    for _ in range(2):
+        with page.expect_response("**/runs.json*") as answer:
+            pass
+        sent.append(answer.value.json())
+    assert [sorted(each) for each in sent] == [["now", "same", "stamp"]] * 2
+    assert page.evaluate("window.changed") <= 50  # the ages alone, if a minute ended

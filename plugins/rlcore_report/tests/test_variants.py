@@ -32,6 +32,11 @@ def test_runs_that_differ_in_their_seed_are_one_variant(tmp_path: Path) -> None:
     assert [(kind.label, len(kind.runs)) for kind in variants(runs)] == [("a (2 seeds)", 2), ("b", 1)]
 
 
+def test_runs_with_one_seed_are_not_counted_as_seeds(tmp_path: Path) -> None:
+    runs = [read_run(make_run(tmp_path / f"a-{name}", steps=4, run={"seed": 3})) for name in ("x", "y")]
+    assert [kind.label for kind in variants(runs)] == ["a (2 runs)"]
+
+
 def test_runs_are_paired_by_seed_and_by_evaluation_prompt(tmp_path: Path) -> None:
     folders = [
         make_run(tmp_path / f"{name}-{seed}", steps=10, run={"seed": seed}, gen={"temperature": heat})
