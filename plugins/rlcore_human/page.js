@@ -100,6 +100,7 @@ function draw() {
   $("keys").textContent = "Keys: " + (isRank ? `${count > 1 ? "1–" + Math.min(count, 9) : "1"} rank the marked completion, ↑ ↓ mark another, ` : "digits score, ")
     + "← → change, Enter submits, X cannot judge, Backspace takes back the last answer, T plain text or Markdown";
   $("item").hidden = false; $("idle").hidden = true; ready();
+  document.documentElement.style.scrollPaddingBottom = `${$("bar").offsetHeight + 8}px`;  // the bar covers no marked card
 }
 function choices(label, values, first, last, choose, already) {
   const row = make("div", "row", label);

@@ -56,7 +56,11 @@ class Tab:
 
     def picture(self, name: str) -> None:
         if folder := os.environ.get("RLCORE_SCREENSHOTS"):
-            self.page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+            width, height = self.page.viewport_size.values()
+            needed = self.page.evaluate("document.documentElement.scrollHeight")
+            self.page.set_viewport_size({"width": width, "height": needed})  # the bar is below all cards
+            self.page.screenshot(path=Path(folder) / f"{name}.png")
+            self.page.set_viewport_size({"width": width, "height": height})
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -217,6 +221,24 @@ def test_keys_alone_rank_score_submit_and_take_back(browser: Any, tmp_path: Path
         wait_until(lambda: served.board.scores(scored) == (3,))
         assert tab.errors == []
     assert [each.value for each in read_judgements(tmp_path)] == [None, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(900, 480), (390, 560)])
+def test_the_bar_covers_no_completion_that_is_marked_by_keys(
+    browser: Any, tmp_path: Path, width: int, height: int
+) -> None:
+    with Served(tmp_path) as served:
+        served.board.ask([RANKED])
+        tab = Tab(browser, served.link, "ann")
+        tab.page.set_viewport_size({"width": width, "height": height})
+        tab.shown()
+        for key in ("1", "2"):
+            tab.page.keyboard.press(key)
+        card = tab.page.locator(".card.at").bounding_box()
+        assert card["y"] >= 0
+        assert card["y"] + card["height"] <= tab.page.locator("#bar").bounding_box()["y"]
+        assert tab.errors == []
 
 
 @pytest.mark.slow

@@ -89,6 +89,18 @@ def test_export_and_import_give_the_same_judgements(tmp_path: Path) -> None:
     assert found == {}
 
 
+def test_argillas_own_package_reads_and_writes_the_records(tmp_path: Path) -> None:
+    records_io = pytest.importorskip("argilla.records._io", reason="argilla is not installed")
+    written, again = tmp_path / "records.json", tmp_path / "again.json"
+    written.write_text(json.dumps(to_records(JUDGEMENTS)))
+    records = records_io.JsonIO._records_from_json(written)
+    assert [record.fields["prompt"] for record in records] == ["p", "p", "q", "<hi>"]
+    assert [[each.value for each in record.responses["score"]] for record in records[:3]] == [[4], [2, 5], [1]]
+    assert [each["rank"] for each in records[3].responses["ranking"][0].value] == [1, 2, 2]
+    records_io.JsonIO.to_json(records, again)
+    assert read_records(again, scale=(0, 9, 1)) == read_records(written, scale=(0, 9, 1))
+
+
 def test_the_command_writes_preferences_and_imports_each_judgement_once(tmp_path: Path, capsys: Any) -> None:
     append_judgements(tmp_path, JUDGEMENTS)
     foreign = [{"id": "7", "fields": {"prompt": "p", "completion_1": "a", "completion_2": "b"}, "responses": {
