@@ -31,11 +31,13 @@ class Compared:
         logprobs: float[N, K], the student's, with gradients.
         teacher_logprobs: float[N, K].
         mass: float[N], the teacher's probability of the tokens that it named; 1 where it named all.
+        agrees: bool[N], whether both have the same most likely token.
     """
 
     logprobs: Tensor
     teacher_logprobs: Tensor
     mass: Tensor
+    agrees: Tensor
 
 
 class Teacher(Protocol):
@@ -78,8 +80,9 @@ class ModelTeacher:
             teacher = self._score(part, logits=True, temperature=temperature).need("logits").float()
         if teacher.shape[1] != logits.shape[1]:
             logits, teacher = logits[:, : self._num_tokens], teacher[:, : self._num_tokens]
+        agrees = logits.detach().argmax(-1) == teacher.argmax(-1)
         teacher = F.log_softmax(teacher, -1)
-        return Compared(F.log_softmax(logits.float(), -1), teacher, teacher.new_ones(len(teacher)))
+        return Compared(F.log_softmax(logits.float(), -1), teacher, teacher.new_ones(len(teacher)), agrees)
 
 
 class TopTeacher:
@@ -87,7 +90,7 @@ class TopTeacher:
 
     Args:
         source: returns for a batch the ids, long[N, k], and the log-probs at temperature 1, float[N, k], of the most
-            likely tokens at each of the N chosen tokens.
+            likely tokens at each of the N chosen tokens, the most likely one first.
         tail: what is assumed of the other tokens (`ServerOptions.tail`).
     """
 
@@ -101,7 +104,7 @@ class TopTeacher:
         if temperature != 1:
             named = named / temperature  # which `renormalise` divides by its sum
         student, teacher = top_outcomes(F.log_softmax(logits.float(), -1), ids, named, tail=self._tail)
-        return Compared(student, teacher, mass)
+        return Compared(student, teacher, mass, logits.detach().argmax(-1) == ids[:, 0])
 
 
 def _beneath(policy: Policy) -> Callable[..., PolicyOutputs]:

@@ -69,8 +69,7 @@ class DistillTrainer:
         found = self.teacher.compare(part, outputs.need("logits"), temperature=self.temperature)
         each = divergence(found.logprobs, found.teacher_logprobs, kind=config.divergence, beta=config.beta)
         losses = ops.spread(each, mask)
-        agreement = found.logprobs.detach().argmax(-1) == found.teacher_logprobs.argmax(-1)
-        metrics = {"loss/total": losses, "distill/agreement": ops.spread(agreement.to(losses.dtype), mask)}
+        metrics = {"loss/total": losses, "distill/agreement": ops.spread(found.agrees.to(losses.dtype), mask)}
         if config.server.url:
             metrics["distill/teacher_mass"] = ops.spread(found.mass.to(losses.dtype), mask)
         return losses, metrics

@@ -65,6 +65,7 @@ def test_the_most_likely_tokens_are_compared_as_a_loop_over_numbers_does(
             expected += (1 - mass) * math.log((1 - mass) / (1 - sum(float(q[k]) for k in kept)))
         assert float(losses[i, t].detach()) == pytest.approx(expected, abs=2e-4)
         assert float(metrics["distill/teacher_mass"][i, t]) == pytest.approx(mass, abs=1e-5)
+        assert bool(metrics["distill/agreement"][i, t]) == (int(p.argmax()) == int(q.argmax()))
 
 
 def test_requests_have_the_tokens_and_the_number_of_log_probs(server: LogprobServer, tmp_path: Path) -> None:
