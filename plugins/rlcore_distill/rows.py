@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,9 @@ from rlcore.training import Run, rollout_metrics, stack_samples
 from rlcore.types import Metrics, Prompt, Sample, Trajectories
 from rlcore_distill.config import DistillConfig, PromptDistillConfig
 from rlcore_distill.vocabulary import check_tokens, table_size
-from rlcore_transformers.data.pipelines import read_as_prompts
+from rlcore_transformers.data.mixed_streams import MixedStream
+from rlcore_transformers.data.pipelines import read_as_prompts, rows_as_prompts
+from rlcore_transformers.data.streams import SampleStream
 
 
 class Rows(Protocol):
@@ -68,7 +70,7 @@ class SampleRows:
     def __init__(self, config: DistillConfig, run: Run) -> None:
         self.config, self.run, self.shares = config, run, Shares(config.on_policy)
         self.samples, self.order = run.data.ordered_samples(_demonstrations)
-        self._read = [] if run.data.reward_fn is None else _columns(run, self.samples)
+        self._columns = None if run.data.reward_fn is None else _columns(run, self.samples)
 
     def num_batches(self) -> int | None:
         """Return the number of steps of a pass over the demonstrations; None for a stream."""
@@ -81,8 +83,8 @@ class SampleRows:
         taken = [self.samples[i] for i in indices]
         own = self.shares.take(len(taken))
         prompts = [prompt_of(each, self.run.learner.tokenizer) for each in taken[:own]]
-        if self._read:
-            rows = [self._read[i] for i in indices[:own]]
+        if self._columns is not None:
+            rows = self._columns(indices)[:own]
             prompts = [evolve(row, text=each.text, tokens=each.tokens) for row, each in zip(rows, prompts, strict=True)]
         given = [stack_samples(taken[own:]).to(self.run.ranks.device)] if taken[own:] else []
         return _together(self.run, prompts, given)
@@ -127,21 +129,23 @@ def _demonstrations(rows: Sequence[Any], what: str) -> Sequence[Any]:
     return rows
 
 
-def _columns(run: Run, samples: Sequence[Any]) -> list[Prompt]:
-    """Return the rows of demonstrations as prompts, whose columns reward functions receive; none if they are unknown.
+def _columns(run: Run, samples: Any) -> Callable[[Sequence[int]], list[Prompt]] | None:
+    """Return what finds demonstrations as prompts, whose columns reward functions receive; None if they are unknown.
 
-    Those of a stream, of rows that can be read once only, and of rows that give several samples are unknown.
+    Those of rows that can be read once only, and of rows that give several samples, are unknown.
     """
-    given = run.data.inputs.samples
+    given, data = run.data.inputs.samples, run.data.options
+    if isinstance(samples, SampleStream | MixedStream):
+        return lambda indices: rows_as_prompts(list(map(samples.before_tokenising, indices)), data, what="samples")
     if run.data.sample_stream is None and not isinstance(given, Iterator):
-        rows = read_as_prompts(given, run.data.options, what="samples")
+        rows = read_as_prompts(given, data, what="samples")
         if len(rows) == len(samples):
-            return rows
+            return lambda indices: [rows[i] for i in indices]
     run.warn_once(
-        "distill", "reward functions receive no columns of samples: they are streamed, or an iterator, or a row gives "
-        "several samples",
+        "distill", "reward functions receive no columns of samples: they are an iterator, or a stream of another "
+        "pipeline, or a row gives several samples",
     )  # fmt: skip
-    return []
+    return None
 
 
 def prompt_of(row: Sample, tokenizer: Any) -> Prompt:

@@ -56,6 +56,22 @@ def test_columns_come_from_files_and_mixtures_too_with_their_sources(tmp_path: P
     assert any(name.startswith("reward/mean/") for name in trainer.rows.next()[1])
 
 
+@pytest.mark.parametrize("is_mixture", [False, True])
+def test_reward_functions_receive_the_columns_of_streamed_rows(tmp_path: Path, is_mixture: bool) -> None:
+    names = {"path": str(tmp_path / "rows.jsonl"), "columns": {"answer": "right"}, "name": "sums", "weight": 1}
+    rows = [{"prompt": row["prompt"], "output": row["output"], "right": row["answer"]} for row in ROWS]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data: dict[str, Any] = {"streaming": True, "shuffle_buffer": 3}
+    if not is_mixture:
+        data["columns"] = names["columns"]
+    found = columns_of(tmp_path / "run", [names] if is_mixture else names["path"], data=data)
+    assert len(found) == 8
+    assert all(each["answer"] == ord(each["prompt"]) for each in found)
+    if is_mixture:
+        trainer = make(tmp_path / "by source", inputs={"samples": [names], "reward_fn": note}, data=data)
+        assert "reward/mean/sums" in trainer.rows.next()[1]
+
+
 def test_the_messages_of_a_conversation_end_with_the_output(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = TEMPLATE
@@ -104,5 +120,5 @@ def test_rows_that_are_read_once_have_no_columns_and_a_warning_says_so(
         return [float(len(output)) for output in outputs]
 
     trainer = make(tmp_path, inputs={"samples": (row for row in ROWS), "reward_fn": length})
-    assert "reward functions receive no columns of samples: they are streamed, or" in capsys.readouterr().err
+    assert "reward functions receive no columns of samples: they are an iterator" in capsys.readouterr().err
     assert "reward/mean" in trainer.rows.next()[1]

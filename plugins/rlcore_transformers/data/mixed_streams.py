@@ -10,7 +10,6 @@ from rlcore.errors import CheckpointError, DataError
 from rlcore.settings import DataConfig
 from rlcore_transformers.data.mixture_sources import Source
 from rlcore_transformers.data.mixtures import ORIGINAL, check_weights, draw_sources, source_metrics, weights_of
-from rlcore_transformers.data.sources import rename
 from rlcore_transformers.data.streams import SampleStream, open_stream
 
 
@@ -29,7 +28,7 @@ class MixedStream:
     def __init__(self, streams: Sequence[SampleStream], sources: Sequence[Source], seed: int) -> None:
         self._streams, self._sources, self._seed = streams, sources, seed
         self.position, self.steps = 0, 0
-        self._taken: list[Any] = []
+        self._taken: list[tuple[Any, tuple[Any, str]]] = []
         self._counts = Counter[int]()
 
     @property
@@ -44,7 +43,11 @@ class MixedStream:
 
     def __getitem__(self, index: int) -> Any:
         """Return a row that was taken last, by the index that `take_within_pass` returned."""
-        return self._taken[index - self.position + len(self._taken)]
+        return self._taken[index - self.position + len(self._taken)][0]
+
+    def before_tokenising(self, index: int) -> tuple[Any, str]:
+        """Return what a row that was taken last was made of, and the name of its source, by the row's index."""
+        return self._taken[index - self.position + len(self._taken)][1]
 
     @property
     def epoch(self) -> float:
@@ -62,7 +65,10 @@ class MixedStream:
             DataError: a row cannot be read or tokenised, or a whole pass over a source has no usable row.
         """
         drawn = draw_sources(self._sources, self._seed, self.position, num, self.steps)
-        rows = [iter(_next_rows(stream, drawn.count(i))) for i, stream in enumerate(self._streams)]
+        rows = [
+            iter(_next_rows(stream, drawn.count(i), source.name))
+            for i, (stream, source) in enumerate(zip(self._streams, self._sources, strict=True))
+        ]
         self._taken = [next(rows[i]) for i in drawn]
         self._counts.update(drawn)
         self.position, self.steps = self.position + num, self.steps + 1
@@ -122,18 +128,13 @@ def open_mixed_stream(
             raise DataError(
                 f"{source.what}: is read whole, and other sources are streams; set data.streaming to stream all of them"
             )
-        streams.append(SampleStream(rows, _reader(read, source.expected_columns(data.columns)), source.what))
+        streams.append(SampleStream(rows, read, source.what, source.expected_columns(data.columns)))
     return MixedStream(streams, sources, seed)
 
 
-def _reader(
-    read: Callable[[Sequence[Any], str], Sequence[Any]], names: dict[str, str]
-) -> Callable[[list[Any], str], Sequence[Any]]:
-    return lambda rows, what: read([rename(row, names) for row in rows], what)
-
-
-def _next_rows(stream: SampleStream, num: int) -> list[Any]:
-    rows: list[Any] = []
+def _next_rows(stream: SampleStream, num: int, name: str) -> list[tuple[Any, tuple[Any, str]]]:
+    rows: list[tuple[Any, tuple[Any, str]]] = []
     while len(rows) < num:
-        rows += [stream[index] for index in stream.take_within_pass(num - len(rows))]
+        indices = stream.take_within_pass(num - len(rows))
+        rows += [(stream[index], (stream.before_tokenising(index)[0], name)) for index in indices]
     return rows

@@ -144,9 +144,17 @@ def read_as_prompts(source: Any, data: DataConfig, *, what: str) -> list[Prompt]
     parts = [("", load_source(source, what))] if sources is None else [
         (each.name, load_part(each, data.columns)) for each in sources
     ]  # fmt: skip
-    renamed = [(name, rename_columns(rows, data.columns, what, needed=())) for name, rows in parts]
-    columns = list(dict.fromkeys(key for _, rows in renamed for row in rows if isinstance(row, Mapping) for key in row))
-    return [evolve(_prompt(row, data.prompt_column, columns)[0], source=name) for name, rows in renamed for row in rows]
+    return rows_as_prompts([(row, name) for name, rows in parts for row in rows], data, what=what)
+
+
+def rows_as_prompts(rows: Sequence[tuple[Any, str]], data: DataConfig, *, what: str) -> list[Prompt]:
+    """Return rows that were read, each with the name of its source, as `read_as_prompts` does."""
+    renamed = rename_columns([row for row, _ in rows], data.columns, what, needed=())
+    columns = list(dict.fromkeys(key for row in renamed if isinstance(row, Mapping) for key in row))
+    return [
+        evolve(_prompt(row, data.prompt_column, columns)[0], source=name)
+        for row, (_, name) in zip(renamed, rows, strict=True)
+    ]
 
 
 def _renaming(data: DataConfig, source: Source) -> DataConfig:

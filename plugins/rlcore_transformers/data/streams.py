@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from rlcore.errors import CheckpointError, DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.data_sets import guard_datasets, is_stream, parse_hub_name
 from rlcore_transformers.data.files import check_compression, files_in, is_pattern, matching_files, type_of
-from rlcore_transformers.data.sources import file_names, is_saved
+from rlcore_transformers.data.sources import file_names, is_saved, rename
 
 if TYPE_CHECKING:
     from rlcore.settings import DataConfig
@@ -40,19 +40,30 @@ class SampleStream:
         rows: a `datasets.IterableDataset`, which yields the same rows each time it is iterated in the same epoch.
         tokenise: called with some rows and their name in errors; returns one tokenised row for each.
         what: the option that holds the data set, for errors.
+        names: columns to rename in each row, their name: ours.
     """
 
-    def __init__(self, rows: Any, tokenise: Callable[[list[Any], str], Sequence[Any]], what: str = "samples") -> None:
-        self.rows, self.tokenise, self.what = rows, tokenise, what
+    def __init__(
+        self,
+        rows: Any,
+        tokenise: Callable[[list[Any], str], Sequence[Any]],
+        what: str = "samples",
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.rows, self.tokenise, self.what, self._names = rows, tokenise, what, names or {}
         self.is_usable: Callable[[Any], bool] = lambda _: True
         self.position, self.passes, self.num_read, self.begun_at = 0, 0, 0, 0
         self._iterator: Iterator[Any] | None = None
-        self._taken: list[Any] = []
+        self._taken: list[tuple[Any, Any]] = []
         self._counts = _Counts(what)
 
     def __getitem__(self, index: int) -> Any:
         """Return a row that was taken last, by the index that `take_within_pass` returned."""
-        return self._taken[index - self.position + len(self._taken)]
+        return self._taken[index - self.position + len(self._taken)][0]
+
+    def before_tokenising(self, index: int) -> tuple[Any, str]:
+        """Return what a row that was taken last was made of, and the name of its source, by the row's index."""
+        return self._taken[index - self.position + len(self._taken)][1], ""
 
     @property
     def epoch(self) -> float:
@@ -69,7 +80,7 @@ class SampleStream:
         Raises:
             DataError: a row cannot be read or tokenised, or a whole pass has no usable row.
         """
-        taken: list[Any] = []
+        taken: list[tuple[Any, Any]] = []
         while len(taken) < num:
             start, rows = self.num_read, self._read(num - len(taken))
             if rows:
@@ -80,8 +91,8 @@ class SampleStream:
                         "gives one: with data.turns=each, stream rows with one turn to train on, or leave "
                         "data.streaming out"
                     )
-                usable = [row for row in tokenised if self.is_usable(row)]
-                self._counts.add(tokenised, usable)
+                usable = [pair for pair in zip(tokenised, rows, strict=True) if self.is_usable(pair[0])]
+                self._counts.add(tokenised, [row for row, _ in usable])
                 taken += usable
             elif taken:
                 break
@@ -94,7 +105,7 @@ class SampleStream:
     def head(self) -> Sequence[Any]:
         """Return the first rows of the first pass, tokenised."""
         self.rows.set_epoch(0)
-        return self.tokenise(list(islice(iter(self.rows), HEAD)), self.what)
+        return self.tokenise([rename(row, self._names) for row in islice(iter(self.rows), HEAD)], self.what)
 
     def _begin_pass(self, num_rows: int) -> None:
         if self.position == self.begun_at:
@@ -115,7 +126,7 @@ class SampleStream:
                 f"{self.what}[{self.num_read}:]: reading the rows raised {describe_error(error)}"
             ) from error
         self.num_read += len(rows)
-        return rows
+        return [rename(row, self._names) for row in rows]
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many passes ended, and how many rows were read in the current one and taken in all."""
