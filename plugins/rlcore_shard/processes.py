@@ -29,14 +29,15 @@ def accept_launch(config: TrainConfig) -> None:
     """
     from rlcore_shard.launched_sharding import accept_sharding
 
-    if config.run.cluster and "WORLD_SIZE" in os.environ and STARTED not in os.environ:
+    several = os.environ.get("WORLD_SIZE", "1") != "1"
+    if config.run.cluster and several and STARTED not in os.environ:
         raise RanksError(
             f"run.cluster = {config.run.cluster!r}: another launcher, such as torchrun, has started this process "
             f"(WORLD_SIZE = {os.environ['WORLD_SIZE']}): leave run.cluster out, or start the run without that "
             "launcher, by rlcore train, which starts run.processes processes on the cluster"
         )
     accept_sharding(config)
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    if several:
         follow_launcher()
 
 

@@ -81,7 +81,7 @@ def start_processes(values: Mapping[str, Any], where: str, words: Sequence[str])
         ConfigError: an option of the core is invalid, which each process would report, or no plugin starts processes.
     """
     run = values.get("run")
-    if not isinstance(run, Mapping) or "WORLD_SIZE" in os.environ:  # else a launcher has started this process
+    if not isinstance(run, Mapping) or "RLCORE_STARTED" in os.environ or os.environ.get("WORLD_SIZE", "1") != "1":
         return None
     if run.get("processes") in (None, 1) and not run.get("cluster"):
         return None

@@ -62,7 +62,7 @@ def check_processes(processes: int, world: int, cluster: Any = None) -> None:
         ConfigError: there is another number of processes than one that is not 1, or no launcher started this one.
     """
     asked = f"run.cluster = {cluster!r}" if cluster else f"run.processes = {processes}"
-    if processes in (1, world) and not (cluster and "WORLD_SIZE" not in os.environ):
+    if processes in (1, world) and not (cluster and world == 1 and "RLCORE_STARTED" not in os.environ):
         return
     if world > 1:
         raise ConfigError(f"run.processes = {processes}, but WORLD_SIZE = {world}: leave run.processes out")

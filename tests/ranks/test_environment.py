@@ -48,8 +48,9 @@ def test_a_number_of_processes_that_were_not_started_is_refused() -> None:
 def test_a_program_that_no_cluster_has_started_does_not_take_itself_for_a_rank_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(ConfigError, match=r"run\.cluster = 'ray': rlcore\.train runs in this process alone"):
-        check_processes(1, 1, "ray")
-    monkeypatch.setenv("WORLD_SIZE", "1")
+    for world in ("", "1"):  # some containers set it, and torchrun for one process
+        monkeypatch.setenv("WORLD_SIZE", world) if world else monkeypatch.delenv("WORLD_SIZE", raising=False)
+        with pytest.raises(ConfigError, match=r"run\.cluster = 'ray': rlcore\.train runs in this process alone"):
+            check_processes(1, 1, "ray")
+    monkeypatch.setenv("RLCORE_STARTED", "1")
     check_processes(1, 1, "ray")

@@ -36,6 +36,18 @@ def test_a_cluster_starts_the_command_that_was_given_with_its_options(started: l
     assert second == Launch(words=["train", "run.yaml", "run.cluster=ray"], processes=1)
 
 
+def test_world_size_1_in_the_environment_does_not_keep_a_run_from_the_cluster(
+    started: list[Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some containers set it; a rank that a cluster has started, also a single one, does not start others."""
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert main(["train", "run.yaml", "run.processes=2", "run.cluster=ray"]) == 3
+    assert [each.processes for each in started] == [2]
+    monkeypatch.setenv("RLCORE_STARTED", "1")
+    assert main(["train", "run.yaml", "run.cluster=ray"]) == 1  # it trains here, and there is no model
+    assert len(started) == 1
+
+
 @pytest.mark.parametrize(
     ("cluster", "error"),
     [

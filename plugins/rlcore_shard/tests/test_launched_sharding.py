@@ -58,6 +58,8 @@ def test_a_cluster_in_a_process_of_another_launcher_is_refused(monkeypatch: pyte
     monkeypatch.setenv("RLCORE_STARTED", "1")  # as for ranks on the cluster
     accept_launch(config)
     monkeypatch.delenv("RLCORE_STARTED")
+    monkeypatch.setenv("WORLD_SIZE", "1")  # one process has no others that would be left out
+    accept_launch(config)
     monkeypatch.delenv("WORLD_SIZE")
     accept_launch(config)
 
