@@ -33,6 +33,9 @@ POLL_S = 0.3
 """How long a signal may wait until it is passed on."""
 END_S = 15.0
 """How long the actors may take to end."""
+NOTICE_S = 60.0
+"""How long Ray may take to notice that a machine is lost, and to find room on another for what ran there."""
+RETRY_S = 1.0
 FIRST_TIME = 1 << 63
 
 
@@ -155,11 +158,7 @@ class _Start:
 
     def __init__(self, launch: Launch, group: Any, run_id: str, attempt: int, presses: Presses) -> None:
         self.launch, self.presses, self._attempt, self._run_id = launch, presses, attempt, run_id
-        actor: Any = ray.remote(Agent)
-        strategies = [PlacementGroupSchedulingStrategy(group, index) for index in range(launch.processes)]
-        self.agents: list[Any] = [
-            actor.options(num_cpus=0, max_concurrency=4, scheduling_strategy=each).remote() for each in strategies
-        ]
+        self._group, self.agents = group, list[Any]()
         self.ends: dict[int, End] = {}
         self._lines = Lines()
         self._passed_on, self._is_killing = 0, False
@@ -182,8 +181,7 @@ class _Start:
             KeyboardInterrupt: a signal has come meanwhile.
         """
         try:
-            asked = [each.place.remote() for each in self.agents]
-            places = _answers(asked, self.launch.start_timeout_s, self.presses)
+            places = self._place_agents()
             by_rank = order(places)
             self.agents, places = [self.agents[index] for index in by_rank], [places[index] for index in by_rank]
             variables = environments(places, run_id=self._run_id, attempt=self._attempt, restarts=self.launch.restarts)
@@ -200,6 +198,32 @@ class _Start:
         except (RayActorError, GetTimeoutError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise RayError(f"a process cannot be started: its actor is lost ({reason:.300})") from error
+
+    def _place_agents(self) -> list[Any]:
+        """Start the actors, and return where they are.
+
+        After a failure, Ray may still place them on a machine that is lost; they are then started once more.
+
+        Raises:
+            RayActorError: one cannot be started.
+            GetTimeoutError: one does not start in time.
+            KeyboardInterrupt: a signal has come meanwhile.
+        """
+        actor: Any = ray.remote(Agent)
+        strategies = [PlacementGroupSchedulingStrategy(self._group, index) for index in range(self.launch.processes)]
+        until = time.monotonic() + (NOTICE_S if self._attempt else 0.0)
+        while True:
+            self.agents = [
+                actor.options(num_cpus=0, max_concurrency=4, scheduling_strategy=each).remote() for each in strategies
+            ]
+            try:
+                asked = [each.place.remote() for each in self.agents]
+                return _answers(asked, self.launch.start_timeout_s, self.presses)
+            except RayActorError:
+                if time.monotonic() > until:
+                    raise
+                self._end_agents()
+                time.sleep(RETRY_S)
 
     def _follow(self) -> None:
         """Print what the ranks write until all have ended."""
