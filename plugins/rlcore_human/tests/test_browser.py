@@ -280,6 +280,37 @@ def test_markdown_code_and_formulas_are_rendered_and_the_ends_of_the_scale_are_n
 
 
 @pytest.mark.slow
+def test_each_line_has_the_direction_of_its_first_letter_and_tabs_are_four_columns(
+    browser: Any, tmp_path: Path
+) -> None:
+    with Served(tmp_path) as served:
+        served.board.ask([score_item("\u0634\u0643\u0631\u0627 123\n\nthanks\n\n```\n\tx\n```", prompt="p")])
+        tab = Tab(browser, served.link, "ann")
+        tab.shown()
+        place = """(words) => {
+          const walker = document.createTreeWalker(document.getElementById("outputs"), NodeFilter.SHOW_TEXT);
+          for (let node; (node = walker.nextNode());) {
+            const at = node.data.indexOf(words);
+            if (at < 0) continue;
+            const range = document.createRange();
+            range.setStart(node, at);
+            range.setEnd(node, at + words.length);
+            const found = range.getBoundingClientRect();
+            return [found.left, found.right];
+          }
+        }"""
+        for _ in range(2):  # as Markdown, and as plain text
+            card = tab.page.locator("#outputs .card").bounding_box()
+            middle = card["x"] + card["width"] / 2
+            assert tab.page.evaluate(place, "\u0634\u0643\u0631\u0627")[0] > middle
+            assert tab.page.evaluate(place, "thanks")[1] < middle
+            box = tab.page.locator("#outputs :is(pre, .text)").first
+            assert box.evaluate("each => getComputedStyle(each).tabSize") == "4"
+            tab.page.keyboard.press("t")
+        assert tab.errors == []
+
+
+@pytest.mark.slow
 def test_a_run_that_is_killed_receives_through_its_new_link_what_was_answered_meanwhile(
     browser: Any, tmp_path: Path
 ) -> None:
