@@ -72,6 +72,21 @@ def test_every_page_links_to_the_pages_before_and_after_it(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_every_page_can_be_reached_from_the_first_by_links_that_readers_see(site: Path) -> None:
+    """Links of the contents and of the text, without those to the pages before and after."""
+    unseen, seen = [site / "index.html"], {site / "index.html"}
+    while unseen:
+        page = unseen.pop()
+        text = re.sub(r'<a class="(?:prev|next)-page".*?</a>', "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        links = {(page.parent / link).resolve() for link in re.findall(r'<a [^>]*href="([^"#:?]+\.html)', text)}
+        unseen += sorted(links - seen)
+        seen |= links
+    assert len(seen) > 100
+    made_by_sphinx = {"genindex.html", "py-modindex.html", "search.html"}
+    assert {page.name for page in set(site.rglob("*.html")) - seen} <= made_by_sphinx
+
+
+@pytest.mark.slow
 def test_every_page_opens_without_errors_from_one_host(site: Path, tab: Any) -> None:
     for page in sorted(site.rglob("*.html")):
         tab.goto(page.relative_to(site).as_posix())
