@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
 from rlcore.config import config, option
+from rlcore_ray.engine import check_engine
 from rlcore_transformers.sampling.token_options import TokenOptions
 
 
@@ -34,6 +35,11 @@ class RayConfig(TokenOptions):
     placement: Literal["default", "spread"] = option(
         "default", "how actors are dealt to machines: as Ray does, on few of them, or `spread` over all"
     )
+    engine: Mapping[str, Any] = option(
+        attrs.Factory(dict),
+        "a sampler that each actor has in place of rlcore's own, with its options, such as {name: vllm, python: "
+        "/opt/vllm/bin/python}, by which every actor starts a vLLM server on its machine",
+    )
     rows: int = option(
         0, "prompts that an actor samples at a time; 0: a round's prompts are divided evenly among the actors",
         ge=0, unit="sequences",
@@ -46,3 +52,9 @@ class RayConfig(TokenOptions):
         600.0, "longest time for all actors to start, and for one to get new weights", gt=0, le=1e9, unit="seconds"
     )
     restarts: int = option(3, "most times that each actor is replaced after it has died", ge=0, le=1000)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the options against one another."""
+        super().__attrs_post_init__()
+        if self.engine:
+            check_engine(self.engine, self.reshaping)

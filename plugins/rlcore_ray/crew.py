@@ -23,6 +23,8 @@ from rlcore_ray.keeper import Keeper, Weights
 from rlcore_ray.worker import SamplingActor
 
 T = TypeVar("T")
+CLOSE_S = 45.0
+"""How long actors may take to end their servers."""
 log = get_logger("ray")
 
 
@@ -83,7 +85,8 @@ class Crew:
             name=self._name(index), namespace=cluster.NAMESPACE, num_cpus=config.num_cpus, num_gpus=config.num_gpus,
             resources=dict(config.resources), max_restarts=config.restarts, **place,
         )  # fmt: skip
-        return options.remote(self._name("keeper"), max(1, int(config.num_cpus)), config.start_timeout_s)
+        threads = max(1, int(config.num_cpus))
+        return options.remote(self._name("keeper"), threads, config.start_timeout_s, dict(config.engine))
 
     def renew(self, policy: Policy) -> str:
         """Publish the policy's present weights if they have changed, and return the name of their version.
@@ -160,6 +163,9 @@ class Crew:
     def close(self) -> None:
         """End the actors, and a Ray that was started; a later call starts anew."""
         if self.is_main and ray.is_initialized():
+            if self.config.engine and self.workers:
+                closed = [each.close.remote() for each in self.workers]
+                ray.wait(closed, num_returns=len(closed), timeout=CLOSE_S)
             for each in (*self.workers, self._keeper):
                 if each is not None:
                     with contextlib.suppress(Exception):  # it has ended already

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from rlcore.training import eval_mode
 from rlcore.types import Prompt, Trajectories, tensor_on
 from rlcore_ray.config import RayConfig
 from rlcore_ray.crew import Crew
+from rlcore_ray.engine import build_engine
 from rlcore_ray.worker import unpack
 from rlcore_transformers.sampling.logit_changes import check_tokens
 from rlcore_transformers.sampling.sampler_options import SamplerConfig
@@ -27,7 +29,8 @@ from rlcore_transformers.sampling.sampler_options import SamplerConfig
 class RaySampler:
     """Samples with Ray's actors (`rlcore.protocols.Sampler`).
 
-    Every row has its own seed, so that its tokens are those of `default`, whatever the number of actors.
+    Every row has its own seed, so that its tokens are those of `default`, whatever the number of actors. With the
+    option `engine` actors have another sampler, whose log-probs and limits are the same as in one process.
 
     Args:
         config: the options.
@@ -36,16 +39,23 @@ class RaySampler:
     def __init__(self, config: RayConfig) -> None:
         self.config, self._crew = config, Crew(config)
         self._options = config.token_options(SamplerConfig)
+        self._engine = (
+            build_engine(config.engine) if config.engine else None
+        )  # answers what it can do; never asked here
+        if self._engine is not None:
+            self.__signature__ = inspect.signature(self._engine)
 
     @property
     def draws_from_policy(self) -> bool:
         """Whether no option changes the distribution of the next token."""
+        if self._engine is not None:
+            return bool(getattr(self._engine, "draws_from_policy", True))
         return not self.config.reshaping
 
     @property
     def exact_logprobs(self) -> bool:
         """Whether trainers may use the column `logprobs`, as with the sampler `default`."""
-        return self.draws_from_policy
+        return self.draws_from_policy if self._engine is None else getattr(self._engine, "exact_logprobs", False)
 
     def check(self, policy: Policy, samplings: Sequence[SamplingConfig]) -> None:
         """Check the tokens that options name, before the first step of a run.
@@ -53,14 +63,20 @@ class RaySampler:
         Raises:
             ConfigError: the options name tokens that there are not, or leave none to sample.
         """
-        check_tokens(self.config, policy, samplings)
+        if self._engine is None:
+            check_tokens(self.config, policy, samplings)
+        elif callable(check := getattr(self._engine, "check", None)):
+            check(policy, samplings)
 
     def open(self, run: Any) -> None:
         """Start the actors of a run; they start while its model is built.
 
         Raises:
             RayError: the cluster cannot be reached.
+            ConfigError: the engine cannot sample with the run's options.
         """
+        if callable(prepare := getattr(self._engine, "open", None)):
+            prepare(run)
         self._crew.open(run.ranks)
 
     def close(self) -> None:
@@ -94,7 +110,7 @@ class RaySampler:
         if seeds is not None and len(seeds) != len(prompts):
             raise DataError(f"row_seeds: has {len(seeds)} seeds for {len(prompts)} prompts; give one for each prompt")
         version = self._crew.renew(policy)
-        if not prompts:
+        if not prompts and self._engine is None:
             return sample(policy, prompts, sampling, logit_mask=logit_mask, options=self._options)
         eos = policy.eos_token_ids if sampling.eos_token_ids is None else sampling.eos_token_ids
         sampling = evolve(sampling, eos_token_ids=tuple(eos))
@@ -105,11 +121,11 @@ class RaySampler:
             tokens = [prompts[row].tokens for row in rows]
             return worker.sample.remote(version, tokens, sampling, own, mask, self._options)
 
-        parts = _parts(len(prompts), self.config.rows, self.config.num_actors)
+        parts = _parts(len(prompts), self.config.rows, self.config.num_actors) or [[]]
         found: list[tuple[list[int], Trajectories]] = []
         for rows, packed in self._crew.dispatch(parts, ask).answers():
             found.append((rows, unpack(packed, policy.device)))
-            if on_batch is not None:
+            if on_batch is not None and rows:
                 with torch.no_grad(), eval_mode(policy.module):
                     on_batch(*found[-1])
         return _joined(found, policy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_ray import skeleton
 from rlcore_ray.cluster import NAMESPACE
+from rlcore_ray.engine import build_engine
 from rlcore_ray.keeper import Weights
 
 Packed = dict[str, np.ndarray[Any, Any]]
@@ -28,20 +29,28 @@ class SamplingActor:
         keeper: the name of the keeper.
         threads: threads that it computes with.
         patience_s: longest time to wait for weights.
+        engine: the sampler that it has in place of rlcore's own (`rlcore_ray.engine`). It has the GPUs of the actor;
+            the copy of the policy is on the CPU then, and the engine's weights and their check come from it.
     """
 
-    def __init__(self, keeper: str, threads: int, patience_s: float) -> None:
+    def __init__(self, keeper: str, threads: int, patience_s: float, engine: Mapping[str, Any] | None = None) -> None:
         torch.set_num_threads(threads)
         self._keeper: Any = ray.get_actor(keeper, NAMESPACE)
         self._patience_s = patience_s
         self._version, self._policy_id, self._loaded = "", "", set[str]()
         self._policy: Any = None
         self._tensors: dict[str, Tensor] = {}
-        self._device = torch.device("cuda" if ray.get_gpu_ids() else "cpu")
+        self._engine = build_engine(engine) if engine else None
+        self._device = torch.device("cuda" if ray.get_gpu_ids() and not engine else "cpu")
 
     def ready(self) -> int:
         """Return the id of this process, once it can sample."""
         return os.getpid()
+
+    def close(self) -> None:
+        """End what the engine has started."""
+        if callable(close := getattr(self._engine, "close", None)):
+            close()
 
     def sample(
         self,
@@ -65,6 +74,8 @@ class SamplingActor:
         if version != self._version:
             self._renew(version)
         prompts = [Prompt(text="", tokens=tuple(each)) for each in tokens]
+        if self._engine is not None:
+            return pack(self._engine(self._policy, prompts, sampling, row_seeds=seeds))
         batch = sample(self._policy, prompts, sampling, row_seeds=seeds, logit_mask=logit_mask, options=options)
         return pack(batch)
 
@@ -76,6 +87,7 @@ class SamplingActor:
         self._version = ""  # until all of the new ones are there
         if weights.policy.hex() != self._policy_id:
             data, precision = self._get(weights.policy)
+            precision = precision if self._engine is None else "no"  # the engine is checked in full precision
             self._policy, self._tensors = skeleton.load(data, mixed_precision=precision)
             self._policy_id, self._loaded = weights.policy.hex(), set()
             self._policy.to(self._device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import pickle
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -19,16 +20,18 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from rlcore_ray import cluster, crew, dispatch, keeper, ray_sampler, worker
 
+NUMBERS = itertools.count()
+
 
 class Reference:
     """An answer that is computed when it is waited for, or a value."""
 
     def __init__(self, compute: Any = None, value: Any = None) -> None:
         self.compute, self.value, self.error = compute, value, None
-        self.is_late = False
+        self.is_late, self.number = False, next(NUMBERS)
 
     def hex(self) -> str:
-        return str(id(self))
+        return str(self.number)  # also of one that was sent elsewhere
 
     def settle(self) -> None:
         if self.compute is not None:

@@ -77,8 +77,9 @@ def test_ranks_of_a_lost_node_start_again_on_the_other_and_continue_from_the_che
     (tmp_path / "rewards.py").write_text(REWARDS)
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
     given = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"}
+    given["RAY_ADDRESS"] = cluster.address
     process = subprocess.Popen(
-        [sys.executable, "-m", "rlcore", "train", "run.yaml"], cwd=tmp_path, env={**given, "RAY_ADDRESS": cluster.address},
+        [sys.executable, "-m", "rlcore", "train", "run.yaml"], cwd=tmp_path, env=given,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     end = time.monotonic() + TIMEOUT_S
