@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from rlcore_report.local_server import ReportServer
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 HERE = Path(__file__).parent
@@ -54,3 +56,21 @@ def open_page(browser: Any) -> Iterator[Callable[[str], Opened]]:
 
     yield opened
     context.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ReportServer]]:
+    started: list[tuple[ReportServer, threading.Thread]] = []
+
+    def start(*arguments: Any, **options: Any) -> ReportServer:
+        server = ReportServer(*arguments, **options)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        started.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in started:
+        server.shutdown()
+        thread.join()
+        server.server_close()
