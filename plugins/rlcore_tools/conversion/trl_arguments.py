@@ -11,8 +11,15 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from rlcore_tools.conversion.conversion import Conversion
-from rlcore_tools.conversion.trl_rules import convert_group, convert_model, convert_sampler, convert_surrogate
-from rlcore_tools.conversion.trl_teachers import SAMPLING, convert_online, convert_teacher
+from rlcore_tools.conversion.trl_data import convert_data
+from rlcore_tools.conversion.trl_rules import (
+    convert_group,
+    convert_model,
+    convert_reference_free,
+    convert_sampler,
+    convert_surrogate,
+)
+from rlcore_tools.conversion.trl_teachers import convert_online, convert_teacher
 from rlcore_tools.synonyms import synonyms
 
 LOSSES = {"exo_pair": "exo", "nca_pair": "nca", "bco_pair": "bco", "sppo_hard": "sppo"}
@@ -54,7 +61,7 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         arguments: as in the file that the option --config of `trl` takes, or of `training_args.to_dict()`.
         trainer: name of the trainer here.
         options: class of its options.
-        method: what TRL has another trainer for, and the trainer here options: `kto` and `rloo`.
+        method: what TRL has another trainer for, and the trainer here options: `kto`, `cpo`, `orpo` and `rloo`.
     """
     conversion = Conversion(trainer, options)
     defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
@@ -65,12 +72,15 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
             conversion.notes.append(
                 "trainer.scale: batch divides by the deviation of the scores of a round, TRL by that of its advantages"
             )
-    given = {**defaults, **{name: value for name, value in arguments.items() if not _is_default(name, value)}}
+    own = _data_of("unused_by").get(method or trainer, {})
+    given = {**defaults, **{name: value for name, value in arguments.items() if not _is_default(name, value, own)}}
     counted = {"num_train_epochs"} if {"max_steps", "total_episodes"} & set(arguments) else set[str]()
     if added := sorted(defaults.keys() - arguments.keys() - counted):
         conversion.notes.append(f"TRL's defaults are written for {', '.join(added)}")
     if not {"bf16", "fp16"} & set(arguments):
         conversion.notes.append("run.mixed_precision: TRL's default is bf16 on a GPU")
+    if method in ("cpo", "orpo"):
+        convert_reference_free(conversion, given, method)
     rules = (
         _batch,
         _length,
@@ -79,7 +89,7 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         convert_online,
         _method,
         _files,
-        _data,
+        convert_data,
         _adapter,
         convert_group,
         convert_sampler,
@@ -88,20 +98,25 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
     for rule in rules:
         rule(conversion, given)
     for name, value in given.items():
-        conversion.convert(synonyms("trl").get(name), name, value)
+        synonym = synonyms("trl").get(name)
+        if value is False and synonym is not None and not synonym.alternatives:  # where TRL's default is true
+            conversion.leave(name, value, synonym.how)
+        else:
+            conversion.convert(synonym, name, value)
     conversion.check()
     return conversion
 
 
-def _is_default(name: str, value: Any) -> bool:
-    """Return whether an argument without a counterpart here has the default of `transformers`."""
+def _is_default(name: str, value: Any, own: Mapping[str, Any]) -> bool:
+    """Return whether an argument without a counterpart here has its default, `own` being those of the trainer alone."""
     synonym = synonyms("trl").get(name)
     if synonym is not None and synonym.alternatives:
         return False
     from transformers import TrainingArguments
 
-    defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)} | _data_of("unused")
-    return value in (None, False, "", [], {}) or (name in defaults and defaults[name] == value)
+    fields = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    default = ({**fields, **_data_of("unused"), **own}).get(name)
+    return value in (None, "", [], {}) or value == default or (value is False and default is not True)
 
 
 def _batch(conversion: Conversion, given: dict[str, Any]) -> None:
@@ -220,29 +235,10 @@ def _files(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("eval.batch_size", size)
 
 
-def _data(conversion: Conversion, given: dict[str, Any]) -> None:
-    is_sampled = conversion.has("trainer.rollouts") or conversion.trainer in SAMPLING
-    kind = "prompts" if is_sampled else "samples"
-    name, subset = given.pop("dataset_name", None), given.pop("dataset_config", None)
-    split, held_out = given.pop("dataset_train_split", None), given.pop("dataset_test_split", None)
-    if name is not None:
-        middle = f":{subset}" if subset else ""
-        conversion.put(f"data.{kind}", f"{name}{middle}:{split or 'train'}" if split or subset else name)
-        if held_out is not None:
-            conversion.put(f"data.eval_{kind}", f"{name}{middle}:{held_out}")
-    for part, value in (("config", subset), ("train_split", split), ("test_split", held_out)):
-        if value is not None and name is None:
-            conversion.leave(f"dataset_{part}", value, "there is no dataset_name")
-    for argument in ("reward_model_name_or_path", "reward_model_path"):
-        if (model := given.pop(argument, None)) is not None:
-            conversion.put("data.reward_fn", {"fn": "reward_model", "path": model})
-    if (column := given.pop("dataset_text_field", "text")) not in ("text", None):
-        conversion.put("data.columns", {"text": column})
-
-
 def _adapter(conversion: Conversion, given: dict[str, Any]) -> None:
     options = {ours: given.pop(name) for name, ours in LORA.items() if name in given}
-    given.pop("lora_task_type", None)
+    if given.get("lora_task_type") in ("SEQ_CLS", "TOKEN_CLS"):  # of reward models, which are built as such
+        given.pop("lora_task_type")
     if given.pop("use_peft", False):
         used = {name: value for name, value in options.items() if value not in (None, False)}
         conversion.put("model.peft", {"type": "lora", "r": 16, "lora_alpha": 32, "lora_dropout": 0.05, **used})

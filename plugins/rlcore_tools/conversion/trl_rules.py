@@ -132,3 +132,20 @@ def convert_model(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("model.liger_kernel", True)
     if compiler:
         conversion.put("model.compile", compiler)
+
+
+def convert_reference_free(conversion: Conversion, given: dict[str, Any], method: str) -> None:
+    """Convert the losses of TRL's CPOConfig and ORPOConfig, which compare no reference."""
+    if method == "orpo":
+        conversion.put("trainer.nll", "full")
+        return
+    conversion.put("trainer.sft_coef", given.pop("cpo_alpha"))
+    loss, alpha = given.get("loss_type"), given.pop("alpha", None)
+    if loss == "sigmoid":
+        given["loss_type"] = "cpo"
+    elif loss == "alphapo" or alpha:
+        conversion.leave("alpha", alpha, "AlphaPO is not implemented; simpo is its limit at alpha = 0")
+        given["loss_type"] = "simpo"
+    elif loss != "simpo":
+        conversion.leave("loss_type", loss, "without a reference there are the losses cpo and simpo; cpo is written")
+        given["loss_type"] = "cpo"

@@ -354,8 +354,8 @@ def test_the_trainer_must_be_named_where_arguments_fit_several(tmp_path: Path, c
     (tmp_path / "any.yaml").write_text("learning_rate: 1.0e-5\nmodel_name_or_path: gpt2\n", encoding="utf-8")
     with pytest.raises(SystemExit):
         main(["convert", str(tmp_path / "any.yaml")])
-    said = "fits several trainers: name one with --trainer (distill_prompts, dpo, gkd, grpo, kto, "
-    said += "online_dpo, ppo, reward, rloo, sft)"
+    said = "fits several trainers: name one with --trainer (cpo, distill_prompts, dpo, gkd, grpo, "
+    said += "kto, online_dpo, orpo, ppo, reward, rloo, sft)"
     assert said in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "any.yaml"), "--trainer", "dpo"]) == 0
     assert "name: dpo" in capsys.readouterr().out
