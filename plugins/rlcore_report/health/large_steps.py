@@ -52,7 +52,7 @@ def step_too_large(run: JudgedRun) -> Verdict | None:
     factor = max(0.01, min(0.1, math.sqrt(TARGET_KL / largest))) if largest > LARGE_KL else 0.1
     return Verdict(
         "Updates are too large", "bad", "; ".join(text for _, text in bad),
-        "The policy jumps instead of learning, and what it had learned before is lost: lower the learning rate; a "
+        "The model jumps instead of learning, and what it had learned before is lost: lower the learning rate; a "
         "warm-up (trainer.optimizer.warmup_steps) helps where only the first steps are too large.",
         causes.TOO_LARGE, min(step for step, _ in bad), "trainer.optimizer.lr", run.rate(factor),
     )  # fmt: skip
@@ -168,7 +168,7 @@ def kl_growth(run: JudgedRun) -> Verdict | None:
     value = f"{5 * coef:.1g}" if isinstance(coef, int | float) and coef > 0 else "0.05"
     return Verdict(
         "KL explodes", "bad", f"{evidence}, and the reward does not rise",
-        "The policy leaves its reference for nothing: raise the KL coefficient, lower trainer.optimizer.lr, and read "
-        "completions.",
+        "The policy moves far from its reference without a higher reward: raise the KL coefficient, lower "
+        "trainer.optimizer.lr, and read completions.",
         causes.TOO_LARGE, first_step(kl, lambda values: values > LARGE_TOTAL_KL), "trainer.kl_coef", value,
     )  # fmt: skip

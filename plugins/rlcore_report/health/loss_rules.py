@@ -87,15 +87,15 @@ def evaluation_loss(run: JudgedRun) -> Verdict | None:
 
     After a jump of the training loss, that is the verdict.
     """
-    series = run.series(*EVALUATED, count=2)
-    jump = spike(run)
+    name = next((name for name in EVALUATED if run.series(name, count=2) is not None), "")
+    series, jump = run.series(name, count=2), spike(run)
     if series is None or not run.is_supervised or (jump is not None and jump.level != "good"):
         return None
     values, place = series.known, int(series.known.argmin())
     lowest, last, step = float(values[place]), float(values[-1]), int(series.steps[np.isfinite(series.values)][place])
-    evidence = f"the evaluation loss went from {values[0]:.3g} to {last:.3g}, and was {lowest:.3g} after step {step}"
+    evidence = f"{name} went from {values[0]:.3g} to {last:.3g}, and was {lowest:.3g} after step {step}"
     rises = last > 1.1 * lowest if lowest > 0 else False
-    accuracy = next((s for name in ACCURACIES if (s := run.series(f"eval/{name}", count=2)) is not None), None)
+    accuracy = next((s for each in ACCURACIES if (s := run.series(f"eval/{each}", count=2)) is not None), None)
     if not rises or (
         accuracy is not None and float(accuracy.late.mean()) >= float(accuracy.known[-len(values) + place])
     ):
@@ -103,7 +103,7 @@ def evaluation_loss(run: JudgedRun) -> Verdict | None:
     return Verdict(
         "The evaluation loss rises", "bad" if last > values[0] else "warning", evidence,
         "The model fits its training rows only: stop at the lowest evaluation loss, keep that checkpoint "
-        "(checkpoint.keep_best=1 checkpoint.metric=eval/loss checkpoint.mode=min), or train on more rows.",
+        f"(checkpoint.keep_best=1 checkpoint.metric={name} checkpoint.mode=min), or train on more rows.",
         causes.OVERFITTED, step, "run.steps", str(max(1, step)),
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ def labels(run: JudgedRun) -> Verdict | None:
     if late < 0.3:
         return Verdict(
             "Preferences are inverted", "bad", f"{evidence}: worse than chance",
-            "What is learned contradicts these pairs: chosen and rejected are exchanged in one of the data sets.",
+            "What the model learned contradicts these pairs: chosen and rejected are exchanged in one data set.",
             causes.INVERTED_LABELS, _first_judged(series), "data.samples",
             "pairs with chosen and rejected exchanged",
         )  # fmt: skip

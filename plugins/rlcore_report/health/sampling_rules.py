@@ -102,7 +102,7 @@ def length(run: JudgedRun) -> Verdict | None:
         return Verdict("Length", "good", evidence)
     return Verdict(
         "Responses are empty", "bad", evidence,
-        "The reward is highest for a response that says nothing: give empty responses the lowest reward, or set "
+        "The reward is highest for empty responses: give them the lowest reward, or set "
         "gen.min_new_tokens.",
         causes.EMPTY, first_step(series, lambda values: values <= max(1.5, first / 3)), "gen.min_new_tokens",
         str(max(2, round(first / 2))),

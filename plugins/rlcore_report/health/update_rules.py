@@ -31,7 +31,8 @@ def skipped(run: JudgedRun) -> Verdict | None:
     return Verdict(
         "Updates are skipped", "bad" if share > 0.5 else "warning", evidence,
         "The gradient is not finite, or the ratio is out of bounds: lower the learning rate, and check the scale of "
-        "the rewards; in fp16, use bf16 (run.mixed_precision).",
+        "the rewards; in fp16, use bf16 (run.mixed_precision). In online_dpo, steps are skipped too if all responses "
+        "to each prompt have the same reward: use a finer reward.",
         causes.SKIPPED, int(counts.steps[is_skipped][0]), "trainer.optimizer.lr", run.rate(0.1),
     )  # fmt: skip
 

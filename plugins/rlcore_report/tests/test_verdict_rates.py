@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 from labelled import RUNS, LabelledRun, all_runs, read_run, write_run
 from rates import FRESH, PAGE, all_rates, in_page, problems, rates, table
 
+from rlcore.cli.train import _options_of_models
+from rlcore.config import describe
+from rlcore.plugins.registry import all_registries
+from rlcore.settings import TrainConfig
 from rlcore_report.health import causes
 
 ALL = all_runs()
@@ -63,3 +69,43 @@ def test_a_run_that_is_written_is_read_again(tmp_path: Path) -> None:
     assert found.metrics["loss/total"].values.tolist() == [1.235, 0.6173, 0.4115]
     assert found.metrics["lr"].values.tolist() == [1e-4] * 3
     assert found.metrics["eval/loss"].steps.tolist() == [0]
+
+
+@cache
+def _options(trainer: str) -> frozenset[str]:
+    common = {row.path for row in describe(TrainConfig)} | {f"model.{path}" for path in _options_of_models()}
+    options = all_registries().trainers.get(trainer).config_class()
+    assert options is not None
+    return frozenset(common | {f"trainer.{row.path}" for row in describe(options)})
+
+
+PATH = re.compile(r"\b(?:trainer|gen|run|data|checkpoint|model|eval)\.[a-z_.]*[a-z_]")
+TRAINED = [run for run in ALL if run.made == "trained"]
+
+
+def test_every_option_that_a_verdict_names_is_one_of_the_trainer() -> None:
+    named = {
+        (run.config["trainer"]["name"], path)
+        for run in TRAINED
+        for verdict in problems(run)
+        for path in [*PATH.findall(verdict.advice), *([verdict.option] if verdict.option else [])]
+    }
+    assert len(named) > 50
+    assert [(trainer, path) for trainer, path in sorted(named) if path not in _options(trainer)] == []
+
+
+def test_the_metric_that_is_to_rank_checkpoints_is_one_of_the_run() -> None:
+    found = [
+        (name, run)
+        for run in TRAINED
+        for verdict in problems(run)
+        for name in re.findall(r"checkpoint\.metric=(\S+)", verdict.advice)
+    ]
+    assert {name for name, _ in found} == {"eval/loss", "eval/loss/total", "eval/loss/awac"}
+    assert [run.name for name, run in found if name not in run.metrics] == []
+
+
+def test_every_problem_has_its_first_step_and_what_to_do() -> None:
+    found = [verdict for run in ALL for verdict in problems(run)]
+    assert len(found) > 300
+    assert all(verdict.step is not None and verdict.advice and verdict.cause for verdict in found)
