@@ -41,8 +41,10 @@ def print_rollouts(run: Path, groups: Mapping[str, list[Row]], *, whole: bool) -
             )
             continue
         table = make_table(cells, title=f"{run}: {title}", whole=whole)
+        table.title = None  # it would be broken at the width of the table
         if not console.is_terminal:
             table.box = None
+        console.print(Text(f"{run}: {title}", style="table.title"), soft_wrap=True)
         console.print(table)
 
 

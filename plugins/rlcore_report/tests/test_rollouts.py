@@ -50,6 +50,14 @@ def cells(shown: str) -> list[list[str]]:
     return [re.split(r" {2,}", line.strip()) for line in shown.splitlines()]
 
 
+def test_the_title_is_one_line_above_a_table_that_is_narrower(run: RunDir, say: Callable[..., str]) -> None:
+    row = {"step": 1, "prompt": "a", "output": "b", "length": 1, "ended": True, "reward": 1.0}
+    run.rollouts.write_text(json.dumps(row) + "\n")
+    lines = say(f"{'../runs/' * 4}{run.path.name}").splitlines()
+    assert len(lines[0]) > len(lines[1])
+    assert [line.split()[:2] for line in lines] == [[lines[0].split()[0], "rollouts"], ["step", "prompt"], ["1", "a"]]
+
+
 def test_in_a_pipe_a_row_is_a_line_of_plain_text(run: RunDir, say: Callable[..., str]) -> None:
     title, head, *rows = cells(say("mine"))
     assert title == ["runs/mine: rollouts of step 2"]
