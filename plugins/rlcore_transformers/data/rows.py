@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ANSWERS = ("chosen", "rejected")
 PROMPT_KEYS = ("instruction", "conversations")
 """Keys of known formats that become the prompt."""
+IMAGE_PARTS = ("image", "image_url", "input_image")
+"""Types of the parts of a message that show an image: of `transformers`, of chat completions and of responses."""
 _NO_ROLE = (
     "is a text without a prompt, which data.as_messages cannot read as messages; give a prompt and an answer, or leave "
     "data.as_messages at false"
@@ -77,16 +79,24 @@ def load_rows(
     if isinstance(tokenizer, RowReader):
         return [tokenizer.read_row(row, data.prompt_column, f"{what}[{i}]") for i, row in enumerate(rows)]
     for i, row in enumerate(rows):
-        _refuse_images(row, f"{what}[{i}]")
+        _refuse_images(row, data.prompt_column, answers, f"{what}[{i}]")
     return rows
 
 
-def _refuse_images(row: Any, where: str) -> None:
-    """Refuse a conversation that shows images to a tokenizer of texts, whose template may leave them out unnoticed."""
-    for value in row.values() if isinstance(row, Mapping) else [row]:
+def _refuse_images(row: Any, column: str, answers: Sequence[str], where: str) -> None:
+    """Refuse a conversation that shows images to a tokenizer of texts, whose template may leave them out unnoticed.
+
+    Only columns that become tokens count: the prompt and its answers, or `messages` in place of answers.
+    """
+    read: list[Any] = [row]
+    if isinstance(row, Mapping):
+        given = [name for name in answers if row.get(name) is not None] or (["messages"] if answers else [])
+        read = [row.get(name) for name in (column, *given)]
+    for value in read:
         for message in value if is_conversation(value) else ():
-            parts = content if isinstance(content := message.get("content"), list | tuple) else ()
-            if any(isinstance(part, Mapping) and part.get("type") in ("image", "image_url") for part in parts):
+            content: Any = message.get("content")
+            parts = content if isinstance(content, list | tuple) else ()
+            if any(isinstance(part, Mapping) and part.get("type") in IMAGE_PARTS for part in parts):
                 raise DataError(
                     f"{where}: a message ({shorten(message['role'])}) shows an image, which this model does not read: "
                     "take a vision-language model with model.architecture=vision_language, or leave the image out"

@@ -226,6 +226,27 @@ def test_a_model_of_texts_refuses_messages_that_show_images() -> None:
         build_samples([{"messages": [*talk, answer]}], tokenizer, DataConfig(), max_length=0)
 
 
+@pytest.mark.parametrize("kind", ["image", "image_url", "input_image"])
+def test_a_model_of_texts_refuses_parts_of_every_name_in_columns_that_it_reads_only(kind: str) -> None:
+    _, processor = FAMILIES["llava"]()
+    tokenizer = processor.tokenizer
+    tokenizer.chat_template = processor.chat_template
+    seen = [{"role": "user", "content": [{"type": kind}, TEXT]}]
+    plain, answer = [{"role": "user", "content": [TEXT]}], [{"role": "assistant", "content": "red"}]
+    with pytest.raises(DataError, match=r"prompts\[0\]: a message \('user'\) shows an image"):
+        build_prompts([{"prompt": seen}], tokenizer, DataConfig(), max_length=0)
+    for row in ({"messages": [*seen, *answer]}, {"prompt": seen, "completion": answer}):
+        with pytest.raises(DataError, match=r"samples\[0\]: a message \('user'\) shows an image"):
+            build_samples([row], tokenizer, DataConfig(), max_length=0)
+    (expected,) = build_prompts([{"prompt": plain}], tokenizer, DataConfig(), max_length=0)
+    (found,) = build_prompts(
+        [{"prompt": plain, "messages": seen, "notes": seen}], tokenizer, DataConfig(), max_length=0
+    )
+    assert found.tokens == expected.tokens
+    rows = [{"prompt": plain, "completion": answer, "messages": seen, "notes": seen}]
+    assert len(build_samples(rows, tokenizer, DataConfig(), max_length=0)) == 1
+
+
 def test_a_tokenizer_without_an_image_processor_reads_texts_only() -> None:
     config, processor = FAMILIES["llava"]()
     blind = build_vision_language(config, VisionLanguageConfig(), tokenizer=processor.tokenizer)
