@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from rlcore.errors import ConfigError, RewardError
-from rlcore_rewards.columns import signature
+from rlcore_rewards.columns import refuse_missing, signature
 from rlcore_rewards.config import LanguageConfig
 from rlcore_rewards.extras import load
 from rlcore_rewards.parts import after
@@ -58,6 +58,7 @@ class Language:
         Raises:
             RewardError: the code of a row is none of the languages told apart.
         """
+        refuse_missing([*self.__signature__.parameters.values()], columns)
         config = self.config
         wanted = [config.language] * len(outputs) if config.column is None else list(columns[config.column])
         for i, code in enumerate(wanted):
@@ -66,7 +67,7 @@ class Language:
                     f"sample {i}, column '{config.column}': {code!r} is none of the languages that are told apart "
                     f"({', '.join(self.codes)}); add it to language.among"
                 )
-        texts = [after(output, config.after) for output in outputs]
+        texts = [after(each, config.after).encode("utf-8", "replace").decode("utf-8") for each in outputs]
         found = [
             self._probabilities(values)
             for values in self._detector.compute_language_confidence_values_in_parallel(texts)

@@ -381,3 +381,15 @@ def test_a_reward_is_built_by_its_name_outside_a_run() -> None:
         ConfigError, match=r"no reward 'regx'; did you mean 'regex'\? It has math_accuracy, exact_match"
     ):
         build_reward("regx")
+
+
+@pytest.mark.parametrize("name", ["exact_match", "math_accuracy", "code_tests"])
+def test_a_reward_that_is_called_without_its_column_names_those_it_has(name: str) -> None:
+    reward = build_reward(name)
+    with pytest.raises(RewardError, match=rf"no prompt has the column '\w+' of {name}.column; they have 'answr'"):
+        reward(outputs=["1"], answr=["1"])
+
+
+def test_a_text_that_is_no_unicode_has_a_language_too() -> None:
+    reward = build_reward("language", language="de", among=["de", "en"])
+    assert reward(outputs=["Das ist ein deutscher Satz. \ud800"]) == [1.0]
