@@ -13,6 +13,7 @@ import torch
 
 from rlcore.config import structure
 from rlcore.errors import ConfigError, ModelError, RLCoreError
+from rlcore.optim.optimization import sections, with_rate
 from rlcore.plugins.switches import configured
 from rlcore.ranks import Ranks
 from rlcore.settings import TrainConfig
@@ -46,6 +47,7 @@ class Estimate:
         device: the kind of device that kernels were chosen for, `cpu` or `cuda`.
         subject: the planned run, reused by estimates with other options.
         mode: the dispatch mode of its fake tensors.
+        rates: path of each learning rate in the configuration, with its value and whether it follows the model.
     """
 
     raw: Raw
@@ -55,6 +57,7 @@ class Estimate:
     device: str
     subject: PlannedRun
     mode: FakeTensors
+    rates: tuple[tuple[str, float, bool], ...] = ()
 
     @property
     def world(self) -> int:
@@ -120,6 +123,7 @@ def estimate(
     with configured(settings.plugins.disable, settings.plugins.only), torch.random.fork_rng(devices=[]):
         layout = layout_of(settings.run, nodes, world // nodes)
         raw, subject, mode = _measured(settings, where, world, known, heap)
+        rates = _learning_rates(subject) if known is None else known.rates
     if layout.strategy != WHOLE and raw.sizes.refusal:
         raise ModelError(f"run.shard = '{layout.strategy}': the model cannot be divided: {raw.sizes.refusal}")
     if layout.strategy in (ZERO2, ZERO3) and not raw.sizes.is_float32:
@@ -129,7 +133,14 @@ def estimate(
         )
     kind = device or subject.ranks.device.type
     own = baseline + KERNELS if kind == "cpu" else 0
-    return Estimate(raw, layout, arrange(raw, layout, is_cpu=kind == "cpu"), own, kind, subject, mode)
+    return Estimate(raw, layout, arrange(raw, layout, is_cpu=kind == "cpu"), own, kind, subject, mode, rates)
+
+
+def _learning_rates(subject: PlannedRun) -> tuple[tuple[str, float, bool], ...]:
+    found = [(path, config, with_rate(config, subject.policy)) for path, config in sections(
+        subject.chosen.trainer.options, "trainer"
+    )]  # fmt: skip
+    return tuple((f"{path}.lr", rated.lr or 0.0, config.lr is None) for path, config, rated in found)
 
 
 def _resident_bytes() -> int:

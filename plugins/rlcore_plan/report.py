@@ -37,7 +37,8 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
         lines += [_line(name, size) for name, size in parts.items() if size]
     if measured.host:
         lines += ["", _line("in the CPU's memory of each process (run.offload)", measured.host)]
-    lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else [""]
+    lines += ["", *(f"{path} = {rate:g}{', which follows the model' * follows}" for path, rate, follows in found.rates)]
+    lines += [f"note: {note}" for note in found.notes]
     fits = found.peak <= limit
     lines.append(
         f"{write_size(found.peak)} at the peak, {write_size(limit)} {limit_from}: "
@@ -93,6 +94,7 @@ def report_as_json(
             "worst": measured.worst.name,
             "limit": limit,
             "fits": found.peak <= limit,
+            "learning_rates": {path: {"value": rate, "follows_model": follows} for path, rate, follows in found.rates},
             "notes": list(found.notes),
             "advice": [{"change": a.change, "saving": a.saving, "peak": a.peak, "price": a.price} for a in advice],
             **(further or {}),
