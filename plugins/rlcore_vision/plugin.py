@@ -17,3 +17,21 @@ def register_architectures(register: Register) -> None:
         fits="rlcore_vision.families:fits_vision_language",
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
     )
+    register(
+        "vision_scorer",
+        "rlcore_vision.scorer:build_vision_scorer",
+        config="rlcore_vision.options:VisionLanguageConfig",
+        summary="a model that sees, with a score of whole sequences: a reward model for images, of the trainer reward",
+        sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
+    )
+
+
+@hookimpl
+def register_rewards(register: Register) -> None:
+    """Register the reward of models that see."""
+    register(
+        "vision_reward_model",
+        "rlcore_vision.vision_reward:VisionRewardModel",
+        config="rlcore_vision.options:VisionRewardConfig",
+        summary="the score of a reward model that sees the images of the prompts",
+    )
