@@ -201,3 +201,32 @@ def test_an_actor_that_is_killed_is_replaced_with_a_server_of_its_own(ray_addres
     assert len([pid for pid in before if is_running(pid)]) == 1  # that of the killed actor ended with it
     sampler.close()
     wait_for_end(servers.pids())
+
+
+@pytest.mark.engine
+def test_a_run_learns_from_an_actor_with_a_real_engine(
+    ray_address: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if "engine" not in str(request.config.option.markexpr):
+        pytest.skip("installs a serving engine: make test-engines")
+    import vllm_environment
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=tokenizer.eos_token_id))
+    engine = {
+        "name": "vllm", "python": vllm_environment.python(), "args": ["--enforce-eager"], "tolerance": 1e-5,
+        "env": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
+    }  # fmt: skip
+    result = rlcore.train(
+        model, tokenizer=tokenizer, prompts=list(PROMPTS), reward_fn=toy_reward, loggers=[],
+        trainer={"name": "grpo", "rollouts": 16, "num_generations": 4, "optimizer": {"lr": 1e-2}},
+        gen={"max_new_tokens": 5}, run={"root": str(tmp_path), "name": "run", "steps": 8, "report": False},
+        sampler={"name": "ray", "num_actors": 1, "address": ray_address, "engine": engine},
+    )  # fmt: skip
+    rows = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").open()]
+    assert len([row for row in rows if row.get("is/logprob_gap", 1.0) < 1e-5]) == 8
+    rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
+    assert rewards[-1] > rewards[0] + 0.3
