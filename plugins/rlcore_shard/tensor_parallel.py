@@ -12,7 +12,7 @@ Shoeybi et al. 2019, arXiv:1909.08053.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -69,16 +69,20 @@ class TensorParallel(StepsParts):
                 "run.shard = 'tp': the model has dropout or other random layers, which draw other numbers in each "
                 "process: set trainer.dropout=false, or run.shard=fsdp"
             )
-        self._divide(trained, plan.linear)
+        # Weights that are still as in their files are converted layer by layer, and this process keeps its parts.
+        start: dict[int, torch.dtype] = getattr(learner, "start_dtypes", dict)()
+        named = zip(trained.named_parameters(), module.parameters(), strict=True)
+        dtypes = {name: start[id(like)] for (name, _), like in named if id(like) in start}
+        self._divide(trained, plan.linear, dtypes)
         summed = {id(each) for name in plan.summed for each in trained.get_submodule(name).parameters()}
         parts = list(trained.parameters())
         weights = Shards(dict(module.named_parameters()), list(parts), self._cut)
         frozen = learner.frozen_parameters()
         # Beside the model, rows are enough: a reference runs on gathered weights alone.
-        kept: list[Tensor] = [
-            distribute_tensor(each.detach(), self._mesh, [Shard(0)], src_data_rank=None) for each in frozen.values()
-        ]
+        kept = [self._rows(each.detach(), start.get(id(each))) for each in frozen.values()]
         learner.use_shards(weights, Shards(frozen, kept, self._cut))
+        if start:
+            learner.drop()
         rank = self.ranks.rank
         run_divided(
             learner, trained, lambda *args, **options: run_on_all_rows(trained, rank, args, options), self.ranks
@@ -134,21 +138,33 @@ class TensorParallel(StepsParts):
     def _restored(self, part: Tensor, saved: Tensor) -> Tensor:
         return self._own(part, saved).clone() if saved.shape == part.shape else saved
 
-    def _divide(self, trained: nn.Module, linear: Any) -> None:
-        """Divide the named layers; each part has memory of its own, so that the whole weights can be freed."""
-        styles: dict[str, ParallelStyle] = {
-            name: ColwiseParallel() if style == COLUMNS else RowwiseParallel() for name, style in linear.items()
-        }
-        parallelize_module(trained, self._mesh, styles, src_data_rank=None)
-        for name in linear:
+    def _divide(self, trained: nn.Module, linear: Mapping[str, str], dtypes: Mapping[str, torch.dtype]) -> None:
+        """Divide the named layers; each part has memory of its own, so that the whole weights can be freed.
+
+        Args:
+            trained: the module.
+            linear: name of a layer → how it is divided.
+            dtypes: name of a weight that is as in its file → the dtype that it shall have.
+        """
+        for name, style in linear.items():
             layer = trained.get_submodule(name)
+            divide: ParallelStyle = ColwiseParallel() if style == COLUMNS else RowwiseParallel()
+            parallelize_module(layer, self._mesh, divide, src_data_rank=None)
             for key, part in list(layer.named_parameters(recurse=False)):
                 own = cast("DTensor", part.detach())
                 moved = DTensor.from_local(
-                    own.to_local().clone(), self._mesh, own.placements, shape=own.shape, stride=own.stride(),
-                    run_check=False,
+                    own.to_local().to(dtypes.get(f"{name}.{key}", own.dtype), copy=True), self._mesh, own.placements,
+                    shape=own.shape, stride=own.stride(), run_check=False,
                 )  # fmt: skip
                 layer.register_parameter(key, nn.Parameter(moved, requires_grad=part.requires_grad))
+        for name, weight in trained.named_parameters():
+            if name in dtypes and not isinstance(weight, DTensor):
+                weight.data = weight.data.to(self.ranks.device, dtypes[name], copy=True)
+
+    def _rows(self, whole: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """Return this process's rows of a tensor that every process has, converted to a dtype."""
+        part = distribute_tensor(whole, self._mesh, [Shard(0)], src_data_rank=None)
+        return part if dtype is None else part.to(dtype, copy=True)
 
     def _clip(self, max_norm: float) -> Tensor:
         """Hand the gradients to what the optimizer steps, and clip them; return the norm before.

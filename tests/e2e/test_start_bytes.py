@@ -18,16 +18,28 @@ from warm_python import WarmPython
 from rlcore_plan.estimate import estimate
 
 CHILD = str(Path(__file__).with_name("e2e_start_bytes.py"))
+NORMS = 4 * 2 * 256
+"""Bytes of the norms of a block."""
 REST = 600_000
 """Bytes of the batches with which the model is tried out before training."""
 
 
 @pytest.mark.slow
-def test_a_rank_holds_its_own_rows_of_a_model_at_the_start(warm_python: WarmPython, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shard", "parts"),
+    [
+        ("fsdp", WHOLE - HEAD // 2),  # half of the model, of the head and of the reference
+        # half of the linear layers and of the reference; embeddings, norms and the head are whole
+        ("tp", OUTSIDE + 6 * NORMS + 3 * (BLOCK - NORMS) + HEAD + (WHOLE - HEAD) // 2),
+    ],
+)
+def test_a_rank_holds_its_own_part_of_a_model_at_the_start(
+    warm_python: WarmPython, tmp_path: Path, shard: str, parts: int
+) -> None:
     """The files have 16 bits a weight and the run 32; for the KL penalty of PPO a reference is divided beside it."""
     folder = make_folder(tmp_path / "start")
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
-    values = ppo_run(folder, "fsdp")
+    values = ppo_run(folder, shard)
     found, weights = dict[str, list[dict[str, Any]]](), []
     for how in ("usual", "rows"):
         place = tmp_path / how
@@ -39,7 +51,6 @@ def test_a_rank_holds_its_own_rows_of_a_model_at_the_start(warm_python: WarmPyth
         found[how] = [json.loads((place / f"start-{rank}.json").read_text()) for rank in range(2)]
         weights.append(load_file(place / "run/model/model.safetensors"))
     print(found)
-    parts = WHOLE - HEAD // 2  # half of the model, of the head and of the reference
     for usual, rows in zip(found["usual"], found["rows"], strict=True):
         assert usual["peak"] >= 2 * WHOLE
         assert parts <= rows["held"] <= parts + REST
