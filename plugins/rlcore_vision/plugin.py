@@ -31,7 +31,7 @@ def register_rewards(register: Register) -> None:
     """Register the reward of models that see."""
     register(
         "vision_reward_model",
-        "rlcore_vision.vision_reward:VisionRewardModel",
-        config="rlcore_vision.options:VisionRewardConfig",
+        "rlcore_vision.reward.reward_model:VisionRewardModel",
+        config="rlcore_vision.reward.config:VisionRewardConfig",
         summary="the score of a reward model that sees the images of the prompts",
     )

@@ -14,9 +14,10 @@ from vision_making import FAMILIES, picture
 import rlcore
 from rlcore.errors import ModelError
 from rlcore.types import Trajectories
-from rlcore_vision.options import VisionLanguageConfig, VisionRewardConfig
+from rlcore_vision.options import VisionLanguageConfig
+from rlcore_vision.reward.config import VisionRewardConfig
+from rlcore_vision.reward.reward_model import VisionRewardModel
 from rlcore_vision.scorer import HEAD, SeeingScorer, build_vision_scorer
-from rlcore_vision.vision_reward import VisionRewardModel
 
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what colour is the shape ?"}]}]
 
@@ -126,7 +127,7 @@ def test_pairs_about_images_are_learned_and_the_folder_is_a_reward(trained: Path
 
 
 def test_grpo_is_rewarded_by_a_model_that_sees(trained: Path, tmp_path: Path) -> None:
-    """Every score in the log is that of the same image and answer by the reward alone."""
+    """A reward model of one folder scores the answers of another policy, about images that only its rows have."""
     config, processor = FAMILIES["llava"]()
     torch.manual_seed(1)
     rows = [{"images": row["images"], "prompt": QUESTION} for row in pairs(5, 8)]

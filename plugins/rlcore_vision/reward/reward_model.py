@@ -10,7 +10,8 @@ from rlcore_reward.placement import place
 from rlcore_reward.reward_model import RewardModel
 from rlcore_vision.image_rows import MARK, TOKEN, is_image
 from rlcore_vision.image_store import STORES
-from rlcore_vision.options import VisionLanguageConfig, VisionRewardConfig
+from rlcore_vision.options import VisionLanguageConfig
+from rlcore_vision.reward.config import VisionRewardConfig
 from rlcore_vision.scorer import SeeingScorer, load_vision_scorer
 
 
