@@ -55,9 +55,9 @@ class PPOTrainer:
         gen, draws = run.config.gen, getattr(run.sampling.sampler, "draws_from_policy", True)
         if config.is_correction != "off" and (gen.top_k or gen.top_p < 1 or not draws):
             raise ConfigError(
-                f"trainer.is_correction = {config.is_correction!r}: options such as gen.top_k, gen.top_p and sampler.min_p "
-                "change the distribution that tokens are sampled from, so that the ratio of policy and sampler weighs "
-                "nothing; leave them out, or set it to off"
+                f"trainer.is_correction = {config.is_correction!r}: options such as gen.top_k, gen.top_p and "
+                "sampler.min_p change the distribution that tokens are sampled from, so that the ratio of policy and "
+                "sampler weighs nothing; leave them out, or set it to off"
             )
         self._policy = run.build(value_head=True, reference=self.penalised)
         disable_dropout(self._policy.module)

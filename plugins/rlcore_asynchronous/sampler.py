@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
@@ -128,6 +129,7 @@ class AheadSampler:
             that continues responses with new weights also `age/renewed_frac`, the share of tokens which later weights
             sampled than those that began their round.
         """
+        self._steps[self.run.models.policy.version] = self.run.step + 1  # those of an evaluation after this step
         if self._one_version:
             self.drain()
             self.run.ranks.wait()
@@ -186,13 +188,16 @@ class AheadSampler:
         return Ahead(key, self.run.step, partial(self._collect, handle))
 
     def _collect(self, handle: Any) -> Trajectories:
-        """Return the rows of a submission; `token_versions` of the policy become numbers of steps."""
+        """Return the rows of a submission; `token_versions` of the policy become numbers of steps.
+
+        Weights in the middle of a step, which a round sampled at once may have, count as those at its beginning.
+        """
         rows: Trajectories = self._engine.collect(handle)
         if TOKEN_VERSIONS not in rows:
             return rows
-        steps = self._steps | {self.run.models.policy.version: self.run.step}
-        versions, mask = rows[TOKEN_VERSIONS], rows.action_mask
-        found = torch.tensor([steps[version] for version in versions[mask].tolist()], device=versions.device)
+        versions, mask, known = rows[TOKEN_VERSIONS], rows.action_mask, sorted(self._steps)
+        places = [max(0, bisect_right(known, version) - 1) for version in versions[mask].tolist()]
+        found = torch.tensor([self._steps[known[place]] for place in places], device=versions.device)
         return rows.with_columns(**{TOKEN_VERSIONS: torch.zeros_like(versions).masked_scatter(mask, found)})
 
 

@@ -259,3 +259,38 @@ def test_the_option_needs_this_package(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "asynchronous")
     with pytest.raises(ConfigError, match=r"run\.asynchronous = 1: comes with rlcore-asynchronous, which is installed"):
         train(tmp_path, "ppo", 1)
+
+
+class Continuing(Plain):
+    """Samples the first token of a round when it is submitted, and the others when the rows are asked for."""
+
+    def submit(self, policy: Any, prompts: Any, sampling: Any, *, row_seeds: Any, generator: Any = None) -> Any:
+        rows = DefaultSampler()(policy, prompts, sampling, row_seeds=row_seeds)
+        return rows, policy, policy.version
+
+    def collect(self, handle: Any) -> Any:
+        rows, policy, version = handle
+        later = rows.action_mask.cumsum(-1) > 1
+        versions = torch.where(later, policy.version, version) * rows.action_mask
+        return rows.with_columns(token_versions=versions)
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, set[int], set[int]]] = []
+
+    def on_rollout(self, run: Any, batch: Any) -> None:
+        first = batch.action_mask & (batch.action_mask.cumsum(-1) == 1)
+        later = batch.action_mask & ~first
+        versions = batch["token_versions"]
+        assert torch.equal(versions[first], batch["versions"])
+        self.seen.append((run.step, set(versions[first].tolist()), set(versions[later].tolist())))
+
+
+def test_versions_of_tokens_are_numbers_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step has two updates of the policy, whose own numbers therefore go up by two."""
+    watch = Watch()
+    change, run = {"iterations": 2, "is_correction": "token_truncate"}, {"steps": 3}
+    choose(Continuing(), monkeypatch)
+    train(tmp_path, "grpo", 1, run=run, change=change, observers=[watch])
+    assert watch.seen == [(0, {0}, {0}), (1, {0}, {1}), (2, {1}, {2})]
