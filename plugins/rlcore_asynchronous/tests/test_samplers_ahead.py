@@ -262,7 +262,9 @@ def test_the_option_needs_this_package(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class Continuing(Plain):
-    """Samples the first token of a round when it is submitted, and the others when the rows are asked for."""
+    """Samples the first token of a round when it is submitted, the second one with the weights that are there when the
+    rows are asked for, and the others with those of one update before.
+    """
 
     def submit(self, policy: Any, prompts: Any, sampling: Any, *, row_seeds: Any, generator: Any = None) -> Any:
         rows = DefaultSampler()(policy, prompts, sampling, row_seeds=row_seeds)
@@ -270,21 +272,24 @@ class Continuing(Plain):
 
     def collect(self, handle: Any) -> Any:
         rows, policy, version = handle
-        later = rows.action_mask.cumsum(-1) > 1
-        versions = torch.where(later, policy.version, version) * rows.action_mask
+        places = rows.action_mask.cumsum(-1)
+        used = [version, policy.version, max(version, policy.version - 1)]
+        versions = torch.tensor(used)[places.clamp(1, 3) - 1] * rows.action_mask
         return rows.with_columns(token_versions=versions)
 
 
 class Watch:
     def __init__(self) -> None:
-        self.seen: list[tuple[int, set[int], set[int]]] = []
+        self.seen: list[tuple[Any, ...]] = []
 
     def on_rollout(self, run: Any, batch: Any) -> None:
         first = batch.action_mask & (batch.action_mask.cumsum(-1) == 1)
         later = batch.action_mask & ~first
         versions = batch["token_versions"]
         assert torch.equal(versions[first], batch["versions"])
-        self.seen.append((run.step, set(versions[first].tolist()), set(versions[later].tolist())))
+        second = later & (batch.action_mask.cumsum(-1) == 2)
+        parts = (first, second, later & ~second)
+        self.seen.append((run.step, *(set(versions[part].tolist()) for part in parts)))
 
 
 def test_versions_of_tokens_are_numbers_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,4 +298,4 @@ def test_versions_of_tokens_are_numbers_of_steps(tmp_path: Path, monkeypatch: py
     change, run = {"iterations": 2, "is_correction": "token_truncate"}, {"steps": 3}
     choose(Continuing(), monkeypatch)
     train(tmp_path, "grpo", 1, run=run, change=change, observers=[watch])
-    assert watch.seen == [(0, {0}, {0}), (1, {0}, {1}), (2, {1}, {2})]
+    assert watch.seen == [(0, {0}, {0}, {0}), (1, {0}, {1}, {0}), (2, {1}, {2}, {1})]
