@@ -113,7 +113,7 @@ class AheadSampler:
         wanted = {key: prompts for key, (prompts, _) in zip(self._keys(rounds), rounds, strict=True) if prompts}
         self._ahead = [each for each in self._ahead if each.key in wanted]
         policy = self.run.models.policy
-        self._steps[policy.version] = self.run.step
+        self._steps.setdefault(policy.version, self.run.step)
         for key, prompts in wanted.items():
             if self._find(key) is None:
                 self._ahead.append(self._restored.find(key, policy.device) or self._submit(policy, key, prompts))
@@ -129,7 +129,7 @@ class AheadSampler:
             that continues responses with new weights also `age/renewed_frac`, the share of tokens which later weights
             sampled than those that began their round.
         """
-        self._steps[self.run.models.policy.version] = self.run.step + 1  # those of an evaluation after this step
+        self._steps.setdefault(self.run.models.policy.version, self.run.step + 1)  # of an evaluation after this step
         if self._one_version:
             self.drain()
             self.run.ranks.wait()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlcore.config import evolve
-from rlcore.errors import DataError
+from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import Policy
 from rlcore.sampling import check_options, draw_seeds, sample
 from rlcore.settings import SamplingConfig
@@ -75,6 +75,11 @@ class RaySampler:
             RayError: the cluster cannot be reached.
             ConfigError: the engine cannot sample with the run's options.
         """
+        if self._engine is not None and run.config.run.asynchronous:
+            raise ConfigError(
+                f"sampler.engine with run.asynchronous = {run.config.run.asynchronous}: each round would start the "
+                "engines of the actors anew; leave one of them out"
+            )
         if callable(prepare := getattr(self._engine, "open", None)):
             prepare(run)
         self._crew.open(run.ranks)

@@ -75,7 +75,8 @@ class SamplingActor:
             self._renew(version)
         prompts = [Prompt(text="", tokens=tuple(each)) for each in tokens]
         if self._engine is not None:
-            return pack(self._engine(self._policy, prompts, sampling, row_seeds=seeds))
+            masked = {} if logit_mask is None else {"logit_mask": logit_mask}
+            return pack(self._engine(self._policy, prompts, sampling, row_seeds=seeds, **masked))
         batch = sample(self._policy, prompts, sampling, row_seeds=seeds, logit_mask=logit_mask, options=options)
         return pack(batch)
 

@@ -144,7 +144,8 @@ class VLLMServer:
             *renew,
             ("/resume", None),
         ):
-            self._step(step, body)
+            if not self._step(step, body).json().get("success", True):
+                raise EngineError(f"{self.url}: {step}: states of earlier weights could not be dropped")
         if not continues:
             self.forget_prefixes()
 
@@ -171,9 +172,8 @@ class VLLMServer:
         self._step("/sleep?level=1&mode=wait", None, what="it could not be put to sleep")
 
     def wake(self) -> None:
-        """Move the weights back to the GPU, and forget what was cached of prompts."""
+        """Move the weights back to the GPU; what was cached of prompts was forgotten when it went to sleep."""
         self._step("/wake_up", None, what="it could not be woken up")
-        self.forget_prefixes()
 
     def is_asleep(self) -> bool:
         """Return whether it sleeps."""

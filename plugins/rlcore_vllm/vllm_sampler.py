@@ -66,6 +66,11 @@ class VLLMSampler:
                 f"sampler.sleep with run.asynchronous = {run.config.run.asynchronous}: servers sample while the policy "
                 "learns; leave one of them out"
             )
+        if self.config.continue_responses and not run.config.run.asynchronous:
+            raise ConfigError(
+                "sampler.continue_responses: no response is under way when the weights change, since run.asynchronous "
+                "is 0: set it to 1, or leave the option out"
+            )
         self._temperature = run.config.gen.policy_temperature
         self._weights.is_full_precision = run.ranks.mixed_precision == "no"
         self._fleet.open(run)

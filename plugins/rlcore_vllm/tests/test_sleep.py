@@ -25,7 +25,7 @@ def sleeping(stand_in: StandIn) -> dict[str, Any]:
 def test_a_server_sleeps_from_its_last_response_to_the_next_prompts(
     trainer: dict[str, Any], stand_in: StandIn, tmp_path: Path
 ) -> None:
-    """It wakes and drops what it cached before it receives the new weights; the run is the same."""
+    """It wakes before it receives the new weights; the run is the same."""
     whole = train(stand_in.url, tmp_path / "awake", trainer=trainer)
     stand_in.calls.clear()
     slept = train(stand_in.url, tmp_path / "asleep", trainer=trainer, sampler=sleeping(stand_in))
@@ -35,7 +35,7 @@ def test_a_server_sleeps_from_its_last_response_to_the_next_prompts(
         "/init_weight_transfer_engine", "/pause?mode=keep", "/start_weight_update", "/update_weights",
         "/finish_weight_update", "/resume", "/reset_prefix_cache",
     ]  # fmt: skip
-    rest, wake = "/sleep?level=1&mode=wait", ["/wake_up", "/reset_prefix_cache"]
+    rest, wake = "/sleep?level=1&mode=wait", ["/wake_up"]
     assert stand_in.calls == [
         *update,
         rest,

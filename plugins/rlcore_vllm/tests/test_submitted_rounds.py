@@ -16,12 +16,13 @@ from test_sampler_runs import GRPO, PPO, make_policy, rollouts, train, weights
 from vllm_stand_in import StandIn
 
 import rlcore
+from rlcore.errors import ConfigError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer, toy_reward
 from rlcore_vllm.config import VLLMConfig
-from rlcore_vllm.errors import StaleWeights
+from rlcore_vllm.errors import EngineError, StaleWeights
 from rlcore_vllm.generation import Completion, OldWeights, read_answer
 from rlcore_vllm.vllm_sampler import VLLMSampler
 
@@ -260,3 +261,20 @@ def test_a_run_that_continues_responses_counts_their_tokens(
     second = [row["length"] for row in rows if row["step"] == 2]
     assert renewed[0] == 0
     assert renewed[1] == pytest.approx(sum(max(0, n - 2) for n in second) / sum(second), abs=1e-6)
+
+
+def test_responses_are_continued_in_asynchronous_runs_only(stand_in: StandIn, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"sampler\.continue_responses: no response is under way"):
+        train(stand_in.url, tmp_path, sampler={"name": "vllm", "url": stand_in.url, "continue_responses": True})
+
+
+def test_states_that_cannot_be_dropped_end_the_run(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler, policy, post = make_continuing(stand_in, tmp_path), make_policy(), stand_in.post
+    refusing = "/reset_prefix_cache?reset_running_requests=true"
+    monkeypatch.setattr(
+        stand_in, "post", lambda path, body: (200, {"success": False}) if path == refusing else post(path, body)
+    )
+    with pytest.raises(EngineError, match="states of earlier weights could not be dropped"):
+        sampler(policy, ROWS, SAMPLING, row_seeds=[1, 2, 3])
