@@ -128,6 +128,13 @@ def build_subject(
     if len(optimized) != 1:
         counted = "the first" if optimized else "adamw"
         notes += (f"{component} has {len(optimized)} optimizers: the estimate counts {counted} only",)
+    sampler = chosen.sampler.component.name
+    if workload.num_sampled and sampler != "default":
+        note = (
+            f"sampling is planned as by sampler 'default' in this process: '{sampler}' needs no key-value cache here, "
+            "and where weights are divided perhaps no whole ones"
+        )
+        notes += (note,)
     return PlannedRun(
         settings=settings, chosen=chosen, workload=workload, optimizer=optimized[0] if optimized else OptimizerConfig(),
         optimizers=optimizers, policy=policy, ranks=ranks, world=world, tokenizer=tokenizer, lengths=lengths,
