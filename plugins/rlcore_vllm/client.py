@@ -144,7 +144,8 @@ class VLLMServer:
             *renew,
             ("/resume", None),
         ):
-            if not self._step(step, body).json().get("success", True):
+            reply = self._step(step, body)
+            if step.startswith("/reset_prefix_cache") and not reply.json().get("success", True):
                 raise EngineError(f"{self.url}: {step}: states of earlier weights could not be dropped")
         if not continues:
             self.forget_prefixes()
