@@ -44,7 +44,7 @@ def test_every_scenario_is_trained_for_the_rules_and_again_to_measure_them() -> 
 
 def test_on_runs_that_the_rules_were_not_made_on_few_are_missed_and_most_causes_are_right() -> None:
     _, measured, _ = all_rates()
-    assert measured.false_alarms <= measured.num_good / 10
+    assert measured.false_alarms <= 2
     assert measured.missed <= 2 / 30 * measured.num_broken
     assert measured.right_cause >= 25 / 30 * measured.num_broken
 
