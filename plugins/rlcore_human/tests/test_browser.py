@@ -2,72 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from people import Served, follow_link, score_item
+from people import Served, score_item
+from tabs import Tab, wait_until
 
 from rlcore_human.board import Board
 from rlcore_human.journal import read_judgements
 from rlcore_human.judgement import Item
 from rlcore_human.page_server import PageServer
 from rlcore_human.web_page import build_app
-from rlcore_testing.small import make_gpt2, make_tokenizer
 
 RANKED = Item("rank", "", ["It is blue because of <b>Rayleigh</b> scattering.", "Because it is.", "Nobody knows."], [
     {"role": "system", "content": "Answer in one sentence."}, {"role": "user", "content": "Why is the sky blue?"},
 ])  # fmt: skip
-
-
-class Tab:
-    """A tab of a person; every error of its console is kept."""
-
-    def __init__(self, browser: Any, link: str, who: str) -> None:
-        self.context = browser.new_context(viewport={"width": 900, "height": 640})
-        self.page = self.context.new_page()
-        self.errors: list[str] = []
-        self.page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.requests: list[str] = []
-        self.page.goto(link)
-        self.enter(who)
-
-    def enter(self, who: str) -> None:
-        self.page.get_by_label("Your name").fill(who)
-        self.page.get_by_text("Start").click()
-
-    def shown(self) -> str:
-        self.page.wait_for_selector("#item:not([hidden])")
-        return str(self.page.locator("#outputs :is(.text, .rendered)").first.inner_text())
-
-    def score(self, score: int) -> None:
-        self.page.get_by_role("button", name=str(score), exact=True).click()
-        self.page.locator("#submit").click()
-
-    def picture(self, name: str) -> None:
-        if folder := os.environ.get("RLCORE_SCREENSHOTS"):
-            width, height = self.page.viewport_size.values()
-            needed = self.page.evaluate("document.documentElement.scrollHeight")
-            self.page.set_viewport_size({"width": width, "height": needed})  # the bar is below all cards
-            self.page.screenshot(path=Path(folder) / f"{name}.png")
-            self.page.set_viewport_size({"width": width, "height": height})
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 300
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -308,56 +259,6 @@ def test_each_line_has_the_direction_of_its_first_letter_and_tabs_are_four_colum
             assert box.evaluate("each => getComputedStyle(each).tabSize") == "4"
             tab.page.keyboard.press("t")
         assert tab.errors == []
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_receives_through_its_new_link_what_was_answered_meanwhile(
-    browser: Any, tmp_path: Path
-) -> None:
-    make_gpt2().save_pretrained(tmp_path / "model")
-    make_tokenizer().save_pretrained(tmp_path / "model")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings = {
-        "model": {"path": str(tmp_path / "model")}, "trainer": {"name": "reinforce", "rollouts": 4},
-        "data": {"prompts": ["ab", "cd", "ef", "gh"], "reward_fn": {"fn": "human", "port": port}},
-        "gen": {"max_new_tokens": 4}, "eval": {"at_end": False}, "loggers": [], "checkpoint": {"every": 1},
-        "run": {"root": str(tmp_path / "runs"), "name": "judged", "steps": 1, "resume": "auto"},
-    }  # fmt: skip
-    (tmp_path / "run.yaml").write_text(json.dumps(settings))
-
-    def start(log: Path) -> subprocess.Popen[bytes]:
-        with log.open("wb") as out:
-            return subprocess.Popen(
-                [sys.executable, "-m", "rlcore", "train", str(tmp_path / "run.yaml")], stdout=out, stderr=out
-            )
-
-    first = start(tmp_path / "first.log")
-    try:
-        tab = Tab(browser, follow_link((tmp_path / "first.log").read_text), "ann")
-        tab.shown()
-        tab.score(2)
-        wait_until(lambda: "1 judged" in tab.page.locator("#counts").inner_text())
-        answered = tab.shown()
-    finally:
-        first.kill()
-        first.wait()
-    tab.score(5)
-    wait_until(lambda: "1 answer is kept in this browser" in tab.page.get_by_role("alert").inner_text())
-    again = start(tmp_path / "again.log")
-    try:
-        tab.page.goto(follow_link((tmp_path / "again.log").read_text))
-        for _ in range(2):
-            tab.shown()
-            tab.score(3)
-        assert again.wait(300) == 0
-    finally:
-        again.kill()
-        again.wait()
-    found = read_judgements(tmp_path / "runs" / "judged")
-    assert sorted(each.value for each in found) == [2, 3, 3, 5]
-    assert [each.item.outputs[0] for each in found if each.value == 5] == [answered]
-    assert len({each.item.key for each in found}) == 4
 
 
 @pytest.mark.slow
