@@ -79,7 +79,8 @@ Components declare properties that the laws cannot detect as attributes of the r
   BART, if its options include those of `seq2seq_lm`): a function that returns a small `PreTrainedModel` with random
   weights, the same in every call, in evaluation mode, with a vocabulary of 32 tokens.
 * `scores_sequences = True`, of an architecture that builds a [scorer](protocols/SequenceScorer.md): the laws of scorers
-  then apply in place of those of architectures.
+  then apply in place of those of architectures. If its head is none of `transformers`, it also sets `reference_score`:
+  a function of the folder that `export` wrote and the token ids of one sequence that returns its score.
 * `builds`, of an architecture that builds a [learner](protocols/Learner.md) of another kind, such as
   `"an image pipeline"`: the laws of other learners apply to it, and those about tokens do not apply to its trainers. It
   has an `example_model`, and may have `example_inputs`, a mapping that replaces inputs of the kit's runs.

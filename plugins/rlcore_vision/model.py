@@ -208,7 +208,7 @@ def _load_processor(spec: Any, given: object, config: VisionLanguageConfig) -> P
         ) from error
 
 
-def _example_model() -> PreTrainedModel:
+def example_model() -> PreTrainedModel:
     """Return the model that the conformance kit trains on texts: a tiny LLaVA whose encoder is frozen."""
     from rlcore_vision.tiny_families import llava
 
@@ -224,4 +224,4 @@ def _example_model() -> PreTrainedModel:
     return model
 
 
-build_vision_language.example_model = _example_model  # type: ignore[attr-defined]  # of the Architecture protocol
+build_vision_language.example_model = example_model  # type: ignore[attr-defined]  # of the Architecture protocol

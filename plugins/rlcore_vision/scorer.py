@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers import AutoModelForImageTextToText
 
 from rlcore.errors import ModelError
 from rlcore.profiling import note_scored
@@ -17,7 +19,7 @@ from rlcore_transformers.models import loading
 from rlcore_transformers.models.forward import ActorCritic
 from rlcore_transformers.models.learner import ModelLearner
 from rlcore_transformers.models.save_load import HEADS_FILE
-from rlcore_vision.model import build_vision_language
+from rlcore_vision.model import build_vision_language, example_model
 from rlcore_vision.options import VisionLanguageConfig
 
 HEAD = "sequence_score"
@@ -116,4 +118,14 @@ def _has_head(spec: Any) -> bool:
         return any(name.startswith(f"{HEAD}.") for name in found.keys())  # noqa: SIM118  no dict
 
 
-build_vision_scorer.scores_sequences = True  # type: ignore[attr-defined]  # an attribute of the Architecture protocol
+@torch.no_grad()
+def reference_score(folder: Path, tokens: list[int]) -> float:
+    """Return the score of a text by plain `transformers` and the weights of the head in a folder, for the kit."""
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    hidden = model(input_ids=torch.tensor([tokens]), output_hidden_states=True).hidden_states[-1][0, -1]
+    return float(hidden @ load_file(folder / HEADS_FILE)[f"{HEAD}.score.weight"][0])
+
+
+_of_protocol: Any = build_vision_scorer
+_of_protocol.scores_sequences, _of_protocol.example_model = True, example_model
+_of_protocol.reference_score = reference_score

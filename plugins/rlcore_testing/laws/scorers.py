@@ -2,6 +2,9 @@
 
 They apply to an architecture with the attribute `scores_sequences = True`, in place of the laws of other architectures.
 It is checked with GPT-2 and Llama, language models that it gives a head, or with its `example_model`.
+
+An architecture whose head is none of `transformers` also sets `reference_score`: a function that takes the folder that
+`export` wrote and the token ids of one sequence, and returns its score, as plainly as possible.
 """
 
 from __future__ import annotations
@@ -66,28 +69,37 @@ def padding_changes_nothing(subject: Subject) -> None:
 def plain_transformers_gives_the_same_scores(subject: Subject) -> None:
     """The class `export_class` of plain transformers, loading what `export` wrote, gives each sequence alone its score.
 
-    The tokenizer in the folder pads a batch of texts such that the scores stay the same.
+    The tokenizer in the folder pads a batch of texts such that the scores stay the same. An architecture whose head is
+    none of transformers is compared with its own `reference_score` instead, one sequence at a time.
     """
+    reference = getattr(subject.it.target(), "reference_score", None)
     for make in examples(subject):
         for pad_is_eos in (False, True):
             scorer = _build(subject, make(), tokenizer=make_tokenizer(pad_is_eos=pad_is_eos))
             perturb(scorer)
-            texts = ["hello there", "a", "go on!"]
-            rows = [[*scorer.tokenizer(text).input_ids, EOS] for text in texts]
+            rows = [[*scorer.tokenizer(text).input_ids, EOS] for text in ("hello there", "a", "go on!")]
             expected = _score(scorer, Trajectories.stack(rows, [[False] * len(row) for row in rows]))
             with _exported(scorer) as folder:
-                with quiet_transformers():
-                    plain: Any = getattr(transformers, scorer.export_class).from_pretrained(folder)
-                    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+                if reference is None:
+                    _compare_plain(scorer.export_class, folder, rows, expected, f"pad is EOS: {pad_is_eos}")
+                    continue
                 with torch.no_grad():
-                    alone = torch.stack([plain(input_ids=torch.tensor([row])).logits.flatten()[0] for row in rows])
-                    padded = tokenizer.pad({"input_ids": rows}, padding_side="right", return_tensors="pt")
-                    together = plain(**padded).logits.flatten()
-            advice = "save the head, and a config.pad_token_id that is the tokenizer's and occurs in no text"
-            where = f"{type(plain).__name__}, pad is EOS: {pad_is_eos}"
-            require_close(alone, expected, f"scores of plain transformers ({where})", advice, tolerance=SAME)
-            what = f"scores of a batch in plain transformers ({where})"
-            require_close(together, expected, what, advice, tolerance=SAME)
+                    found = torch.tensor([float(reference(folder, row)) for row in rows])
+                require_close(expected, found, "scores", "score as `reference_score` does", tolerance=SAME)
+
+
+def _compare_plain(loader: str, folder: Path, rows: list[list[int]], expected: Tensor, where: str) -> None:
+    with quiet_transformers():
+        plain: Any = getattr(transformers, loader).from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        alone = torch.stack([plain(input_ids=torch.tensor([row])).logits.flatten()[0] for row in rows])
+        padded = tokenizer.pad({"input_ids": rows}, padding_side="right", return_tensors="pt")
+        together = plain(**padded).logits.flatten()
+    advice = "save the head, and a config.pad_token_id that is the tokenizer's and occurs in no text"
+    where = f"{type(plain).__name__}, {where}"
+    require_close(alone, expected, f"scores of plain transformers ({where})", advice, tolerance=SAME)
+    require_close(together, expected, f"scores of a batch in plain transformers ({where})", advice, tolerance=SAME)
 
 
 @law(SCORERS)

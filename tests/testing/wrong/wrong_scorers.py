@@ -3,6 +3,7 @@
 import json
 
 import torch
+from transformers import AutoModelForSequenceClassification
 
 from rlcore.types import Trajectories
 from rlcore_reward.scorer import ModelScorer, build_sequence_scorer
@@ -43,6 +44,25 @@ class PadsWithEos(Wrong):
         super().export(folder)
         file = folder / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"pad_token_id": 30}))
+
+
+class Unreferenced(Wrong):
+    """Return twice what its own `reference_score` returns."""
+
+    @classmethod
+    def build(cls, spec, config, *, tokenizer=None):
+        return super().build(spec, config, tokenizer=tokenizer)
+
+    def score(self, batch):
+        return 2 * super().score(batch)
+
+
+def reference_score(folder, tokens):
+    plain = AutoModelForSequenceClassification.from_pretrained(folder)
+    return plain(input_ids=torch.tensor([tokens])).logits[0, 0]
+
+
+Unreferenced.build.__func__.scores_sequences, Unreferenced.build.__func__.reference_score = True, reference_score
 
 
 class HeadUnused(Wrong):
