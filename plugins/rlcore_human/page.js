@@ -89,18 +89,26 @@ function draw() {
   }));
   $("outputs").replaceChildren(...item.outputs.map((output, i) => {
     const card = make("section", "card");
-    if (isRank) card.append(choices("Rank", item.outputs.map((_, k) => k + 1), "best", "worst", k => { chosen[i] = k; at = i; }, ranks[i]));
+    if (isRank) card.append(choices(`${letter(i)}: rank`, item.outputs.map((_, k) => k + 1), "best", "worst", k => { chosen[i] = k; at = i; }, ranks[i]));
     card.append(body(output));
     card.onclick = () => { at = i; ready(); };
     return card;
   }));
-  $("answer").replaceChildren();
-  if (!isRank) $("answer").append(scale(...item.scale));
-  $("answer").hidden = isRank;
+  $("answer").replaceChildren(...(isRank ? jumps() : [scale(...item.scale)]));
   $("keys").textContent = "Keys: " + (isRank ? `${count > 1 ? "1–" + Math.min(count, 9) : "1"} rank the marked completion, ↑ ↓ mark another, ` : "digits score, ")
     + "← → change, Enter submits, X cannot judge, Backspace takes back the last answer, T plain text or Markdown";
   $("item").hidden = false; $("idle").hidden = true; ready();
   document.documentElement.style.scrollPaddingBottom = `${$("bar").offsetHeight + 8}px`;  // the bar covers no marked card
+}
+function letter(i) { return i < 26 ? String.fromCharCode(65 + i) : String(i + 1); }
+// A button for each completion of a ranking, which shows its rank and scrolls to it: long ones are many screens apart.
+function jumps() {
+  return item.outputs.map((_, i) => {
+    const button = make("button", "");
+    button.type = "button";
+    button.onclick = () => { at = i; ready(); $("outputs").children[i].scrollIntoView(); };
+    return button;
+  });
 }
 function choices(label, values, first, last, choose, already) {
   const row = make("div", "row", label);
@@ -130,16 +138,18 @@ function scale(low, high, interval) {
     const values = Array.from({length: count}, (_, k) => Number((low + k * interval).toPrecision(12)));
     return choices("Score", values, "worst", "best", each => { value = each; }, value);
   }
-  const row = make("div", "row", `worst ${low}`), slider = document.createElement("input"), shown = make("output", "", "");
+  const row = make("div", "row", `worst ${low}`), slider = document.createElement("input"), shown = make("output", "", value === null ? "not set" : String(value));
   Object.assign(slider, {type: "range", min: low, max: high, step: interval || "any", value: value ?? (low + high) / 2});
   slider.setAttribute("aria-label", "Score");
-  slider.oninput = () => { value = Number(slider.value); shown.textContent = String(Number(value.toPrecision(4))); ready(); };
+  slider.oninput = slider.onpointerup = () => { value = Number(slider.value); shown.textContent = String(Number(value.toPrecision(4))); ready(); };
   row.append(slider, `${high} best`, shown);
   return row;
 }
 function ready() {
   $("submit").disabled = item.mode === "score" ? value === null : ranks.includes(null);
-  if (item.mode === "rank") [...$("outputs").children].forEach((card, i) => card.classList.toggle("at", i === at));
+  if (item.mode === "score") return;
+  for (const place of ["outputs", "answer"]) [...$(place).children].forEach((each, i) => each.classList.toggle("at", i === at));
+  [...$("answer").children].forEach((button, i) => { button.textContent = `${letter(i)}: ${ranks[i] ?? "–"}`; });
 }
 async function send(answer) {
   if (!item) return;

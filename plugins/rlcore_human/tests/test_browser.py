@@ -87,6 +87,9 @@ def test_submitting_needs_every_rank_and_a_moved_slider(browser: Any, tmp_path: 
         served.board.ask([slider])
         tab.page.wait_for_selector("input[type=range]")
         assert tab.page.locator("#submit").is_disabled()
+        assert tab.page.locator("#answer").inner_text().split() == ["worst", "0", "1", "best", "not", "set"]
+        tab.page.get_by_label("Score").click()  # in its middle, where it stands
+        assert tab.page.locator("#answer").inner_text().split()[-1] == "0.5"
         tab.page.get_by_label("Score").fill("0.25")
         tab.page.locator("#submit").click()
         wait_until(lambda: served.board.scores(slider) == (0.25,))
@@ -206,6 +209,16 @@ def test_long_completions_leave_the_buttons_in_sight_on_a_phone(browser: Any, tm
             boxes += [each.bounding_box() for each in tab.page.locator(".card > .row").all()] if place else []
             seen = [box for box in boxes if box is not None and box["y"] >= 0 and box["y"] + box["height"] <= 800]
             assert len(seen) == (2 if place else 1)  # and the ranks of the completion that is in sight
+        tab.page.get_by_role("button", name="A: \u2013").click()
+        tab.page.locator(".card").first.get_by_role("button", name="2", exact=True).click()
+        tab.page.get_by_role("button", name="B: \u2013").click()
+        assert 0 <= tab.page.locator(".card.at > .row").bounding_box()["y"] < 100  # far below the first completion
+        assert tab.page.locator(".card.at .text").inner_text().startswith("b b b")
+        assert tab.page.locator("#answer").inner_text().split("\n") == ["A: 2", "B: \u2013"]
+        tab.page.keyboard.press("Backspace")
+        notice = tab.page.get_by_role("alert")
+        wait_until(lambda: "no answer to take back" in notice.inner_text())
+        assert 0 <= notice.bounding_box()["y"] < 800
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
         assert tab.errors == []
 
@@ -225,7 +238,11 @@ def test_markdown_code_and_formulas_are_rendered_and_the_ends_of_the_scale_are_n
         assert "<b>not bold</b>" in tab.page.locator("#outputs").inner_text()
         assert tab.page.locator("#answer").inner_text().split() == ["Score", "worst", "1", "2", "3", "4", "5", "best"]
         tab.picture("human-markdown")
-        tab.page.get_by_role("button", name="Plain text").click()
+        colour = "each => getComputedStyle(each).backgroundColor"
+        button = tab.page.get_by_role("button", name="Plain text")
+        before = button.evaluate(colour)
+        button.click()
+        assert button.evaluate(colour) != before
         assert tab.page.locator("#outputs .text").inner_text() == answer
         assert tab.errors == []
 
