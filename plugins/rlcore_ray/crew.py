@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlcore.logging import get_logger
 from rlcore.profiling import phase
@@ -70,8 +71,10 @@ class Crew:
             names = [self._name(each) for each in ("keeper", *range(config.num_actors))]
             self._keeper, *self.workers = [ray.get_actor(name, cluster.NAMESPACE) for name in names]
             return
-        self._keeper = ray.remote(Keeper).options(
-            name=self._name("keeper"), namespace=cluster.NAMESPACE, num_cpus=0, max_concurrency=1000
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._keeper = ray.remote(Keeper).options(  # on this node: what it refers to is here, and lost with this node
+            name=self._name("keeper"), namespace=cluster.NAMESPACE, num_cpus=0, max_concurrency=1000,
+            scheduling_strategy=here,
         ).remote()  # fmt: skip
         self.workers = [self._start_worker(index) for index in range(config.num_actors)]
 

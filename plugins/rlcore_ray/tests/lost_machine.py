@@ -25,7 +25,7 @@ STORE = 80_000_000
 
 
 def node_of(_: Any) -> str:
-    """Return the node on which an actor runs; it is sent to the actor."""
+    """Return the node of this process; it is sent to actors."""
     return str(ray.get_runtime_context().get_node_id())
 
 
@@ -55,7 +55,9 @@ def main() -> None:
     after = places()
     third = sampler(policy, prompts, sampling, row_seeds=seeds)
     equal = [torch.equal(each.tokens, expected.tokens) for each in (first, second, third)]
-    print(json.dumps({"nodes": [each.node_id for each in nodes], "before": before, "after": after, "equal": equal}))
+    found = {"nodes": [each.node_id for each in nodes], "before": before, "after": after, "equal": equal}
+    found |= {"keeper": ray.get(sampler._crew._keeper.__ray_call__.remote(node_of)), "own": node_of(None)}
+    print(json.dumps(found))
     sampler.close()
     ray.shutdown()
     cluster.shutdown()

@@ -151,7 +151,7 @@ class StandInRay:
         return self.named[name]
 
     def get_runtime_context(self) -> SimpleNamespace:
-        return SimpleNamespace(gcs_address="a stand-in")
+        return SimpleNamespace(gcs_address="a stand-in", get_node_id=lambda: "0" * 56)
 
     def get_gpu_ids(self) -> list[int]:
         return []

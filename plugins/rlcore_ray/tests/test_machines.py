@@ -29,6 +29,7 @@ def test_actors_are_spread_over_nodes_and_those_of_a_lost_node_are_replaced_on_t
     assert sorted(seen["before"]) == sorted([kept, lost])
     assert seen["after"] == [kept, kept]
     assert seen["equal"] == [True, True, True]
+    assert seen["keeper"] == seen["own"]  # a node that is lost never has the weights
 
 
 @pytest.fixture
