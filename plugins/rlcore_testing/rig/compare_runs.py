@@ -36,7 +36,7 @@ def check_equal(one: Tiny, other: Tiny, remedy: str, *, checkpoints: bool = Fals
     """
     first = difference(steps(one), steps(other), "step") or difference(weights(one.dir), weights(other.dir), "weights")
     if not first and checkpoints:
-        first = difference(_checkpoint(one), _checkpoint(other), "checkpoint")
+        first = difference(checkpoint(one), checkpoint(other), "checkpoint")
     if first:
         raise LawBroken(f"expected bit-identical runs; {first}. {remedy}")
 
@@ -134,7 +134,7 @@ def _title(file: Path, folder: Path) -> str:
     return f"{file.parent.name}.{file.stem}" if inside else file.stem
 
 
-def _checkpoint(tiny: Tiny) -> dict[str, Any]:
+def checkpoint(tiny: Tiny) -> dict[str, Any]:
     """Read the newest checkpoint: step, trainer state, random state and weights."""
     folder = max((tiny.dir / "checkpoints").glob("[0-9]*"))
     state = load_state(folder / "trainer.safetensors")
