@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer
+from small_run import write_run
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 600.0
@@ -44,18 +43,7 @@ def cluster() -> Iterator[Any]:
     found.shutdown()
 
 
-CONFIG = """
-model: {path: model}
-trainer: {name: grpo, rollouts: 8, num_generations: 4, optimizer: {lr: 1.0e-2}}
-data: {prompts: prompts.jsonl, reward_fn: "rewards:length"}
-gen: {max_new_tokens: 5}
-loggers: []
-eval: {at_end: false}
-checkpoint: {every: 1}
-run:
-  {root: runs, name: two, steps: 4, report: false, resume: auto, processes: 2,
-   cluster: {name: ray, spread: true, restarts: 1, end_timeout_s: 1}}
-"""
+RAY = {"name": "ray", "spread": True, "restarts": 1, "end_timeout_s": 1}
 REWARDS = """
 import os, pathlib, time
 
@@ -72,11 +60,7 @@ def length(outputs):
 def test_ranks_of_a_lost_node_start_again_on_the_other_and_continue_from_the_checkpoint(
     tmp_path: Path, cluster: Any
 ) -> None:
-    make_llama().save_pretrained(tmp_path / "model")
-    make_tokenizer().save_pretrained(tmp_path / "model")
-    (tmp_path / "run.yaml").write_text(CONFIG)
-    (tmp_path / "rewards.py").write_text(REWARDS)
-    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
+    write_run(tmp_path, REWARDS, name="two", steps=4, processes=2, cluster=RAY)
     given = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"}
     given["RAY_ADDRESS"] = cluster.address
     process = subprocess.Popen(

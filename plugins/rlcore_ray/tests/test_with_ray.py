@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_run import write_run
 
 import rlcore
 from rlcore.cli import INTERRUPTED, main
@@ -29,7 +30,7 @@ from rlcore_ray.launch_command import Launch
 from rlcore_ray.ray_sampler import RaySampler
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
-from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_llama, make_tokenizer
+from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 900.0
@@ -254,16 +255,6 @@ def test_a_signal_while_the_cluster_has_no_room_ends_the_command_and_frees_the_p
     assert states() == ["REMOVED"]
 
 
-CONFIG = """
-model: {path: model}
-trainer: {name: grpo, rollouts: 8, num_generations: 4, optimizer: {lr: 1.0e-2}}
-data: {prompts: prompts.jsonl, reward_fn: "rewards:length"}
-gen: {max_new_tokens: 5}
-loggers: []
-eval: {at_end: false}
-checkpoint: {every: 1}
-run: {root: runs, steps: 3, report: false, rollouts: all, resume: auto}
-"""
 REWARDS = """
 import os, pathlib, signal
 
@@ -280,11 +271,7 @@ def test_two_ranks_that_share_an_actor_and_start_again_learn_as_one_process(
     folder: Path, ray_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of the ranks is killed in the third step; the run goes on from its checkpoint, with another actor."""
-    make_llama().save_pretrained(folder / "model")
-    make_tokenizer().save_pretrained(folder / "model")
-    (folder / "run.yaml").write_text(CONFIG)
-    (folder / "rewards.py").write_text(REWARDS)
-    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
+    write_run(folder, REWARDS, steps=3, rollouts="all")
     words = ["train", "run.yaml", "run.name=two", "sampler={name: ray, num_actors: 1, num_cpus: 0}"]
     cluster = "run.cluster={name: ray, cpus: 0.5, restarts: 1, end_timeout_s: 1}"
     process = launched(folder, ray_address, *words, "run.processes=2", cluster)
