@@ -11,7 +11,7 @@ from rlcore_vllm.connection import CONNECT_S, Connection, Reply
 from rlcore_vllm.errors import EngineError, ServerUnavailable
 from rlcore_vllm.generation import PATH
 
-BACKEND = "rlcore_file"
+BACKEND = "rlcore"
 """Name of the weight-transfer engine in `engine_worker`."""
 POLL_S = 0.2
 WRONG_METHOD = 405
@@ -37,7 +37,7 @@ class VLLMServer:
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
         self.url, self.headers, self._timeout_s = url, dict(headers), timeout_s
         self.has_started: Callable[[], None] = lambda: None
-        self.is_float32 = True
+        self.is_float32, self.device = True, "cpu"
         self.max_model_len = 0
 
     def __str__(self) -> str:
@@ -119,14 +119,27 @@ class VLLMServer:
         if wrong:
             raise ConfigError(f"sampler.url = {self.url}: {'; '.join(wrong)}; start it with {FLAGS}")
         self.is_float32 = "float32" in str(model.get("dtype"))
+        self.device = str((info.get("device_config") or {}).get("device_type", "cpu"))
         self.max_model_len = int(model.get("max_model_len") or 0)
 
-    def load(self, path: str, version: str, *, continues: bool = False) -> None:
-        """Load new weights.
+    def num_workers(self) -> int:
+        """Return the number of its processes that hold weights, or parts of them."""
+        return int(self._read("/get_world_size")["world_size"])
+
+    def init_transfer(self, info: Mapping[str, Any]) -> Reply:
+        """Prepare its workers for new weights; `info` has the fields of `engine_worker.Init`."""
+        return self._step("/init_weight_transfer_engine", {"init_info": info})
+
+    def update(self, info: Mapping[str, Any]) -> Reply:
+        """Let its workers receive new weights; `info` has the fields of `engine_worker.Update`."""
+        return self._step("/update_weights", {"update_info": info})
+
+    def load(self, version: str, update: Callable[[], object], *, continues: bool = False) -> None:
+        """Replace the weights.
 
         Args:
-            path: file of safetensors with all weights.
-            version: their name.
+            version: the name of the new ones.
+            update: calls the method `update` of this server.
             continues: whether responses under way go on with the new weights, which then compute the states of the
                 tokens before anew; otherwise there should be none.
 
@@ -134,19 +147,14 @@ class VLLMServer:
             EngineError: the server cannot load them.
             ServerUnavailable: there is no answer.
         """
-        renew: list[tuple[str, Any]] = [("/reset_prefix_cache?reset_running_requests=true", None)] if continues else []
-        for step, body in (
-            ("/init_weight_transfer_engine", {"init_info": {}}),
-            ("/pause?mode=keep", None),
-            ("/start_weight_update", None),
-            ("/update_weights", {"update_info": {"path": path}}),
-            ("/finish_weight_update", {"weight_version": version}),
-            *renew,
-            ("/resume", None),
-        ):
-            reply = self._step(step, body)
-            if step.startswith("/reset_prefix_cache") and not reply.json().get("success", True):
-                raise EngineError(f"{self.url}: {step}: states of earlier weights could not be dropped")
+        self._step("/pause?mode=keep", None)
+        self._step("/start_weight_update", None)
+        update()
+        self._step("/finish_weight_update", {"weight_version": version})
+        renew = "/reset_prefix_cache?reset_running_requests=true"
+        if continues and not self._step(renew, None).json().get("success", True):
+            raise EngineError(f"{self.url}: {renew}: states of earlier weights could not be dropped")
+        self._step("/resume", None)
         if not continues:
             self.forget_prefixes()
 

@@ -38,6 +38,10 @@ class VLLMConfig(TokenOptions):
         "merged", "what a server receives of a policy with a LoRA adapter: the weights with the adapter merged into "
         "them, or the adapter alone, for a server that the run starts",
     )  # fmt: skip
+    transfer: Literal["files", "broadcast"] = option(
+        "files", "how weights reach the servers: through files, or from the memory of process 0, which keeps a copy of "
+        "them there, by NCCL if policy and server have GPUs of their own, otherwise by gloo",
+    )  # fmt: skip
     weights_dir: str | None = option(
         None, "folder through which weights reach the servers, which must be able to read it; each run has a folder of "
         "its own there; default: `vllm` in the run's folder",
@@ -87,6 +91,11 @@ class VLLMConfig(TokenOptions):
             raise ConfigError(
                 "continue_responses with lora = 'adapter': a server keeps the states of earlier tokens when an adapter "
                 "is replaced; set lora: merged, or leave continue_responses out"
+            )
+        if self.transfer == "broadcast" and self.lora == "adapter":
+            raise ConfigError(
+                "transfer = 'broadcast' with lora = 'adapter': an adapter reaches a server through files; set lora: "
+                "merged, or leave transfer out"
             )
         own = {"args": self.args, "env": self.env, "dtype": self.dtype}
         if self.url and (given := [name for name, value in own.items() if value]):

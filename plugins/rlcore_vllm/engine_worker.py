@@ -1,18 +1,21 @@
-"""The part of rlcore-vllm that runs in the processes of vLLM: it loads new weights from files.
+"""The part of rlcore-vllm that runs in the processes of vLLM: it loads new weights, from files or from a broadcast.
 
-It imports safetensors and vLLM, and nothing of rlcore: vLLM may be installed in an environment of its own, where
-this file can also stand alone. vLLM imports it because of `--worker-extension-cls MODULE.Extension`; it then registers
-the weight-transfer engine that `--weight-transfer-config '{"backend": "rlcore_file"}'` names.
+It imports safetensors, torch and vLLM, and nothing of rlcore: vLLM may be installed in an environment of its own, where
+this file can also stand alone with `weight_group`. vLLM imports it because of `--worker-extension-cls
+rlcore_vllm.engine_worker.Extension`; it then registers the weight-transfer engine that `--weight-transfer-config
+'{"backend": "rlcore"}'` names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
+from torch._C._distributed_c10d import TCPStore
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -22,7 +25,9 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-BACKEND = "rlcore_file"
+from rlcore_vllm.weight_group import Entry, WeightGroup, address_towards, joins
+
+BACKEND = "rlcore"
 
 
 class Extension:
@@ -30,62 +35,115 @@ class Extension:
 
 
 @dataclass
-class FileInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not installed here
-    """Nothing: files need no connection."""
+class Init(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not installed here
+    """The process group through which weights arrive; files need none.
+
+    Attributes:
+        group: its name; empty for files.
+        is_new: whether it is to be joined; it must have been otherwise.
+        host: address of the store in which its members find one another.
+        port: its port.
+        size: number of members, the run and the workers of this server.
+        backend: `nccl` or `gloo`.
+        timeout_s: longest time to join, and for a bucket.
+    """
+
+    group: str = ""
+    is_new: bool = True
+    host: str = ""
+    port: int = 0
+    size: int = 0
+    backend: str = "gloo"
+    timeout_s: float = 0.0
 
 
 @dataclass
-class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]  # the same
-    """Where the new weights are.
+class Update(WeightTransferUpdateInfo):  # type: ignore[misc]  # the same
+    """Where the new weights are: in files, or in the next buckets of the group.
 
     Attributes:
         path: folder of safetensors files, with the names of transformers, which this process can read.
+        buckets: tensors in the order in which they are broadcast.
     """
 
-    path: str
+    path: str = ""
+    buckets: list[list[Entry]] = field(default_factory=list)
 
 
-class FileEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[misc]  # the same
-    """Replaces all weights of a model by those of files.
+class Engine(WeightTransferEngine[Init, Update]):  # type: ignore[misc]  # the same
+    """Replaces all weights of a model by those of files, or by those that the run broadcasts.
 
     vLLM's CPU backend multiplies with packed copies of the weights. Layers that load weights are packed anew; a head
     that is tied to the embedding loads none, and would keep its old copy, so that it is packed here.
     """
 
-    init_info_cls = FileInit
-    update_info_cls = FileUpdate
+    init_info_cls = Init
+    update_info_cls = Update
     supports_draft_weight_update = False
+    _group: WeightGroup | None = None
 
-    def init_transfer_engine(self, init_info: FileInit) -> None:
-        """Do nothing: files need no connection."""
+    def init_transfer_engine(self, init_info: Init) -> None:
+        """Join the group of the run, if weights are broadcast.
+
+        Raises:
+            ValueError: this process should be in the group, and is not: it was started again.
+        """
+        if not init_info.group:
+            return
+        if not init_info.is_new:
+            if self._group is None or self._group.name != init_info.group:
+                raise ValueError(f"this server is not in the group {init_info.group!r}")
+            return
+        self.shutdown()
+        config, (host, port) = self.parallel_config, (init_info.host, init_info.port)
+        rank = 1 + config.data_parallel_index * config.world_size + config.rank
+        store = TCPStore(host, port, None, is_master=False, timeout=timedelta(seconds=init_info.timeout_s))
+        joins(store, init_info.group, rank)
+        self._group = WeightGroup(
+            store, init_info.group, rank=rank, size=init_info.size, backend=init_info.backend,
+            timeout_s=init_info.timeout_s, address=address_towards(host, port),
+        )  # fmt: skip
 
     def start_weight_update(self) -> None:
         """Prepare the layers for new weights."""
         self._expected = {name for name, _ in self.model.named_parameters()}
         initialize_layerwise_reload(self.model)
 
-    def receive_weights(self, update_info: FileUpdate) -> None:
-        """Load the weights of the files, one at a time.
+    def receive_weights(self, update_info: Update) -> None:
+        """Load the weights, one at a time.
 
         Raises:
-            ValueError: the files lack weights of the model, or have others.
+            ValueError: weights of the model are missing, or there are others, or this process is in no group.
         """
         names: list[str] = []
 
         def weights() -> Iterator[tuple[str, Any]]:
-            for path in sorted(Path(update_info.path).glob("*.safetensors")):
-                with safe_open(path, framework="pt", device="cpu") as file:
-                    for name in file.keys():  # noqa: SIM118  not a dict
-                        names.append(name)
-                        yield name, file.get_tensor(name)
+            for name, value in self._weights(update_info):
+                names.append(name)
+                yield name, value
 
-        loaded = self.model.load_weights(weights())
+        try:
+            loaded = self.model.load_weights(weights())
+        except BaseException:
+            self.shutdown()  # the run's broadcast fails then, and would wait for this process otherwise
+            raise
         missing = sorted(self._expected - set(loaded)) if loaded is not None else []
         if missing:
             raise ValueError(
-                f"{update_info.path} has no weights for {missing[:3]} ({len(missing)} of {len(self._expected)} "
-                f"parameters): it has {names[:3]} and {len(names)} in all; the server has another model than the policy"
+                f"{update_info.path or 'the broadcast'} has no weights for {missing[:3]} ({len(missing)} of "
+                f"{len(self._expected)} parameters): it has {names[:3]} and {len(names)} in all; the server has "
+                "another model than the policy"
             )
+
+    def _weights(self, update_info: Update) -> Iterator[tuple[str, Any]]:
+        if update_info.buckets:
+            if self._group is None:
+                raise ValueError("this server is in no group that weights are broadcast to")
+            yield from self._group.receive(update_info.buckets)
+        for path in sorted(Path(update_info.path).glob("*.safetensors")) if update_info.path else ():
+            with safe_open(path, framework="pt", device="cpu") as file:
+                for name in file.keys():  # noqa: SIM118  not a dict
+                    yield name, file.get_tensor(name)
 
     def finish_weight_update(self) -> None:
         """Put the new weights in place, and pack the heads anew."""
@@ -95,14 +153,17 @@ class FileEngine(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[mi
                 layer.quant_method.process_weights_after_loading(layer)
 
     def shutdown(self) -> None:
-        """Do nothing: nothing is open between two updates."""
+        """Leave the group."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
 
 def register() -> None:
     """Register the engine; once, since vLLM imports the module in several ways."""
     registry: dict[str, Any] = WeightTransferEngineFactory._registry  # noqa: SLF001  it has no way to ask
     if BACKEND not in registry:
-        WeightTransferEngineFactory.register_engine(BACKEND, FileEngine)
+        WeightTransferEngineFactory.register_engine(BACKEND, Engine)
 
 
 register()

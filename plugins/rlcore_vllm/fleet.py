@@ -19,7 +19,8 @@ from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import EngineError, ServerUnavailable
 from rlcore_vllm.launch import free_port, make_own_server
 from rlcore_vllm.own_server import OwnServer
-from rlcore_vllm.weight_files import ADAPTER, WeightFiles
+from rlcore_vllm.weight_broadcast import make_transfer
+from rlcore_vllm.weight_files import ADAPTER
 from rlcore_vllm.weights import check_policy, is_float32
 
 POLL_S = 0.2
@@ -47,9 +48,7 @@ class Fleet:
         self._own: OwnServer | None = None
         self._policies = 0
         self._lock, self._is_asleep = threading.Lock(), False
-        self._files = WeightFiles(
-            config.weights_dir, has_adapter=config.lora == "adapter", continues=config.continue_responses
-        )
+        self._files = make_transfer(config)
         self._log_file: Path | None = None
         self._policy: weakref.ref[Any] | None = None
 
@@ -200,7 +199,7 @@ class Fleet:
         return self._log_file or Path(self.config.weights_dir or self._files.place) / "vllm.log"
 
     def _load(self, server: VLLMServer) -> None:
-        """Let a server load the weights that were written last."""
+        """Let a server load the weights that were written, or copied, last."""
         with self._lock:
             self._files.load(server, self.version)
             self.num_loads += 1

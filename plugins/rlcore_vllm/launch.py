@@ -44,6 +44,8 @@ def make_own_server(
     """
     dtype = config.dtype or str(next(policy.model.parameters()).dtype).removeprefix("torch.")
     arguments = ["--dtype", dtype, "--max-model-len", "auto"]  # the model's context, or as much as fits in memory
+    if config.transfer == "broadcast":
+        arguments += ["--load-format", "dummy"]  # its folder has no weights
     if config.lora == "adapter":
         rank = max((each.r for each in policy.model.peft_config.values()), default=16)
         arguments += ["--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]

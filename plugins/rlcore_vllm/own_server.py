@@ -17,8 +17,8 @@ from rlcore_vllm.client import BACKEND, VLLMServer
 from rlcore_vllm.errors import EngineError
 
 HERE = Path(__file__).parent
-WORKER = "rlcore_vllm_engine_worker"
-"""Name of the module that vLLM imports: a copy of `engine_worker` in a folder of its own, without this package."""
+WORKER = ("__init__.py", "engine_worker.py", "weight_group.py")
+"""The part of this package that vLLM imports, copied to a folder of its own."""
 OURS = (
     "RANK",
     "WORLD_SIZE",
@@ -81,14 +81,15 @@ class OwnServer:
             python, "-m", "vllm.entrypoints.cli.main", "serve", str(self._folder), "--host", host, "--port", port,
             "--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--enable-prefix-caching",
             "--generation-config", "vllm", "--disable-uvicorn-access-log",
-            "--worker-extension-cls", f"{WORKER}.Extension",
+            "--worker-extension-cls", "rlcore_vllm.engine_worker.Extension",
             "--weight-transfer-config", f'{{"backend": "{BACKEND}"}}', *arguments,
         ]  # fmt: skip
 
     def _make_env(self, env: Mapping[str, str]) -> dict[str, str]:
         side = self._folder.parent / "worker"
-        side.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(HERE / "engine_worker.py", side / f"{WORKER}.py")
+        (side / "rlcore_vllm").mkdir(parents=True, exist_ok=True)
+        for name in WORKER:
+            shutil.copyfile(HERE / name, side / "rlcore_vllm" / name)
         kept = {name: value for name, value in os.environ.items() if name not in OURS and not name.startswith(PREFIXES)}
         own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": str(side)}
         return {**kept, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **env, **own}

@@ -75,7 +75,9 @@ class WeightFiles:
         if self._has_adapter:
             server.load_adapter(str(self.place / "adapter"), version, ADAPTER)
         else:
-            server.load(str(self.place / "model"), version, continues=self._continues)
+            server.init_transfer({})
+            path = str(self.place / "model")
+            server.load(version, lambda: server.update({"path": path}), continues=self._continues)
 
     def close(self, *, here: bool) -> None:
         """Delete the files, where this process has written them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.seq2seq import build_seq2seq_lm
-from rlcore_vllm import client
+from rlcore_vllm import client, own_server
 from rlcore_vllm import weights as written_weights
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.errors import EngineError, StaleWeights
@@ -224,7 +225,7 @@ def test_a_policy_that_vllm_does_not_serve_is_refused(stand_in: StandIn, tmp_pat
     ("name", "value", "words"),
     [
         ("info", {"logprobs_mode": "raw_logprobs"}, "its log-probs are raw_logprobs, not those it samples from"),
-        ("transfer", "nccl", "its weight transfer is nccl, not rlcore_file"),
+        ("transfer", "nccl", "its weight transfer is nccl, not rlcore"),
         ("has_scale_out", False, r"it has no /inference/v1/generate \(status 403, disabled\)"),
     ],
 )
@@ -255,6 +256,7 @@ def test_a_url_without_a_server_is_an_error_in_words(tmp_path: Path) -> None:
         ({"url": "http://here", "python": "python"}, "leave one of them out"),
         ({"url": "http://here", "args": ("--x",)}, "args: is about a server that the run starts"),
         ({"url": "http://here", "lora": "adapter"}, "needs a server that the run starts"),
+        ({"python": "python", "lora": "adapter", "transfer": "broadcast"}, "an adapter reaches a server through files"),
     ],
 )
 def test_options_that_contradict_one_another_are_refused(options: Any, words: str) -> None:
@@ -267,21 +269,17 @@ def test_a_sampler_needs_a_server() -> None:
         VLLMSampler(VLLMConfig())
 
 
-def test_the_part_inside_vllm_imports_nothing_of_rlcore_and_has_the_name_that_servers_are_checked_for() -> None:
-    source = Path(client.__file__).with_name("engine_worker.py").read_text()
-    tree = ast.parse(source)
+def imported_by(file: Path) -> set[str]:
+    tree = ast.parse(file.read_text())
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in imported} == {
-        "__future__",
-        "collections",
-        "dataclasses",
-        "pathlib",
-        "typing",
-        "safetensors",
-        "vllm",
-    }
-    assert f'BACKEND = "{client.BACKEND}"' in source
+    return imported | {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+
+
+def test_the_part_inside_vllm_imports_nothing_of_rlcore_and_has_the_name_that_servers_are_checked_for() -> None:
+    files = [Path(client.__file__).with_name(name) for name in own_server.WORKER]
+    imported = set[str]().union(*map(imported_by, files)) - {"rlcore_vllm.weight_group"}
+    assert {name.partition(".")[0] for name in imported} - sys.stdlib_module_names == {"safetensors", "torch", "vllm"}
+    assert f'BACKEND = "{client.BACKEND}"' in files[1].read_text()
 
 
 def test_weights_reach_the_server_in_any_number_of_files(

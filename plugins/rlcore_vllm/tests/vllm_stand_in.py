@@ -11,16 +11,18 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch._C._distributed_c10d import TCPStore
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlcore_testing.small import LETTERS, make_gpt2
+from rlcore_vllm.weight_group import WeightGroup, joins
 
 ANSWER = json.loads(Path(__file__).with_name("recorded_answer.json").read_text())
 
@@ -40,18 +42,21 @@ class StandIn:
         has_scale_out: whether there is a path for token ids.
         before_token: called before each new token with the request and the number of tokens before it; the weights may
             change meanwhile, and sample the rest.
+        before_bucket: called with the group before weights are received that are broadcast.
     """
 
     def __init__(self, port: int = 0) -> None:
         self.version, self.asked, self.calls = "default", list[dict[str, Any]](), list[str]()
         self.faults: deque[str] = deque()
         self.info: dict[str, Any] = {"logprobs_mode": "processed_logprobs", "dtype": "torch.float32"}
-        self.transfer, self.max_model_len, self.has_scale_out = "rlcore_file", 64, True
+        self.transfer, self.max_model_len, self.has_scale_out = "rlcore", 64, True
         self.keeps_head = self.keeps_weights = self.is_asleep = False
         self.before_token: Callable[[dict[str, Any], int], object] = lambda _body, _count: None
         self.model: PreTrainedModel = make_gpt2(seed=5)
         self._logits: dict[tuple[int, ...], torch.Tensor] = {}
         self._lock, self._paused = threading.Condition(), False
+        self._group: WeightGroup | None = None
+        self.before_bucket: Callable[[WeightGroup], object] = lambda _group: None
         stand_in = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -102,6 +107,8 @@ class StandIn:
             return 200, ""
         if path == "/weight_info":
             return 200, {"weight_version": self.version}
+        if path == "/get_world_size":
+            return 200, {"world_size": 1}
         if path == "/is_sleeping":
             return 200, {"is_sleeping": self.is_asleep}
         if path == "/server_info":
@@ -118,12 +125,14 @@ class StandIn:
             return self.generate(body)
         self.calls.append(path)
         if path == "/restart":  # a server that was started anew has other weights
-            self.version, self.model = "default", make_gpt2(seed=6)
+            self.version, self.model, self._group = "default", make_gpt2(seed=6), None
             self._logits.clear()
         elif path.startswith("/sleep?") or path == "/wake_up":
             self.is_asleep = path != "/wake_up"
+        elif path == "/init_weight_transfer_engine" and body["init_info"]:
+            return self.join(**body["init_info"])
         elif path == "/update_weights":
-            self.load(body["update_info"]["path"])
+            return self.update(**body["update_info"])
         elif path in ("/pause?mode=keep", "/resume"):
             with self._lock:
                 self._paused = path != "/resume"
@@ -132,14 +141,42 @@ class StandIn:
             self.version = body["weight_version"]
         return 200, {"success": True} if path == "/reset_prefix_cache" else {"message": "done"}
 
+    def join(self, group: str, *, is_new: bool, host: str = "", port: int = 0, **shape: Any) -> tuple[int, Any]:
+        if not is_new:
+            known = self._group is not None and self._group.name == group
+            return (200, {}) if known else (500, {"error": {"message": "it is not in the group"}})
+        store = TCPStore(host, port, None, is_master=False)
+        joins(store, group, 1)
+        self._group = WeightGroup(store, group, rank=1, address=host, **shape)
+        return 200, {}
+
+    def update(self, path: str = "", buckets: Sequence[Any] = ()) -> tuple[int, Any]:
+        if path:
+            self.load(path)
+            return 200, {}
+        assert self._group is not None
+        weights = dict[str, torch.Tensor]()
+        try:
+            for name, value in self._group.receive(buckets):
+                weights[name] = value
+                self.before_bucket(self._group)
+        except (RuntimeError, ValueError) as error:
+            self._group = None
+            return 500, {"error": {"message": f"it fails: {error}"}}
+        self.replace(weights, self.model.config)
+        return 200, {}
+
     def load(self, path: str) -> None:
         """Load the weights in a folder, with the configuration beside them as that of the server."""
         weights = {name: each for file in Path(path).glob("*.safetensors") for name, each in load_file(file).items()}
+        self.replace(weights, AutoConfig.from_pretrained(path))
+
+    def replace(self, weights: dict[str, torch.Tensor], config: Any) -> None:
         with self._lock:
             if self.keeps_weights:
                 return
             head = self.model.get_output_embeddings().weight.detach().clone()
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=torch.float32).eval()
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
             unknown = model.load_state_dict(weights, strict=False)
             assert not unknown.unexpected_keys
             if self.keeps_head:
