@@ -35,6 +35,7 @@ from rlcore_shard.divisible import (
 )
 from rlcore_shard.flat_state import Fragment, gather_state, load_state
 from rlcore_shard.shards import Cut, Shards
+from rlcore_shard.zero_start import divide, part_of, set_aside, start_dtypes
 
 
 class ZeroRedundancy:
@@ -69,8 +70,10 @@ class ZeroRedundancy:
         self._learner: DivisibleLearner = divisible(policy, self.name)
         module = self._learner.module
         self._trained: nn.Module = module
+        self._in_files: dict[nn.Parameter, Tensor] = {}
         if self._stage == 3:
             self._trained = copy_of(self._learner, every_block=True)  # because DeepSpeed gathers what runs
+            self._in_files = set_aside(self._learner, self._trained, self.ranks.device)
         self.parameters = [each for each in self._trained.parameters() if each.requires_grad]
         low = sorted({str(each.dtype).removeprefix("torch.") for each in self.parameters} - {"float32"})
         if low:
@@ -90,8 +93,11 @@ class ZeroRedundancy:
         self._groups = [list(group["params"]) for group in optimizer.param_groups]
         open_process_group(self.ranks)
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed requires it of one process too
+        options = self._options()  # which depend on the sizes of whole weights
+        divide(self._deepspeed, self._in_files, options)
+        self._in_files.clear()
         self._engine, self.optimizer, *_ = self._deepspeed.initialize(
-            model=self._trained, optimizer=optimizer, config=self._options()
+            model=self._trained, optimizer=optimizer, config=options
         )
         self._divide()
         run_divided(self._learner, self._trained, self._engine, self.ranks)
@@ -161,8 +167,8 @@ class ZeroRedundancy:
         if self._stage == 2:
             self._learner.use_shards(Shards(named, list(own), Cut(torch.Tensor.detach, self._copy_whole), stay=True))
             return
-        frozen = self._learner.frozen_parameters()
-        kept = [self._piece(each) for each in frozen.values()]
+        frozen, start = self._learner.frozen_parameters(), start_dtypes(self._learner)
+        kept = [part_of(each, self.ranks, start.get(id(each))) for each in frozen.values()]
         parts = [each.ds_tensor for each in own]
         self._shapes = {id(part): each.shape for part, each in zip(kept, frozen.values(), strict=True)}
         self._shapes |= {id(part): each.ds_shape for part, each in zip(parts, own, strict=True)}
@@ -171,12 +177,8 @@ class ZeroRedundancy:
         weights = Shards(named, parts, cut)
         weights.scatter()  # DeepSpeed does not set the numbers that pad a part to the size of the others
         self._learner.use_shards(weights, Shards(frozen, kept, cut))
-
-    def _piece(self, whole: Tensor) -> Tensor:
-        """Return this process's part of a tensor, which is padded to equal parts."""
-        size = -(-whole.numel() // self.ranks.world)
-        padded = nn.functional.pad(whole.detach().flatten(), (0, size * self.ranks.world - whole.numel()))
-        return padded[self.ranks.rank * size :][:size].clone()
+        if start:
+            self._learner.drop()
 
     def _join(self, part: Tensor) -> Tensor:
         shape, mine = self._shapes[id(part)], part.detach().to(self.ranks.device)
@@ -189,10 +191,9 @@ class ZeroRedundancy:
         self._deepspeed.utils.safe_set_full_fp32_param(parameter, whole)  # that which the optimizer steps
 
     def _copy(self, part: Tensor, whole: Tensor) -> None:
-        piece = self._piece(whole)
-        part.copy_(piece)
+        part.copy_(part_of(whole, self.ranks))
         if id(part) in self._owners:
-            self._deepspeed.utils.safe_set_local_fp32_param(self._owners[id(part)], piece)
+            self._deepspeed.utils.safe_set_local_fp32_param(self._owners[id(part)], part)
 
     def _fragments(self) -> list[list[Fragment]]:
         """Return, for each group of the optimizer, what this process keeps of its parameters' state."""

@@ -166,7 +166,7 @@ def default_learning_rate(config: OptimizerConfig, learner: Learner) -> float:
 def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
     """Note, before anything is built, which model a run divides, so that processes read their own parts of it."""
     is_own = component.kind == "architectures" and component.dist == "rlcore-transformers"
-    if not is_own or config is None or config.run.shard not in ("fsdp", "tp"):
+    if not is_own or config is None or config.run.shard not in ("fsdp", "tp", "zero3"):
         return None
     from rlcore_transformers.models import start
 

@@ -31,6 +31,8 @@ REST = 600_000
         ("fsdp", WHOLE - HEAD // 2),  # half of the model, of the head and of the reference
         # half of the linear layers and of the reference; embeddings, norms and the head are whole
         ("tp", OUTSIDE + 6 * NORMS + 3 * (BLOCK - NORMS) + HEAD + (WHOLE - HEAD) // 2),
+        # the same as fsdp; half of a second copy and of gradients, and a buffer of DeepSpeed to reduce gradients
+        ("zero3", WHOLE - HEAD // 2 + WHOLE // 2 + WHOLE // 2 + WHOLE),
     ],
 )
 def test_a_rank_holds_its_own_part_of_a_model_at_the_start(
