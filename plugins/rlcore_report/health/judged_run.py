@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import attrs
 
-from rlcore_report.health.trends import start
+from rlcore_report.health.trends import initial, start
 from rlcore_report.series import Series
 
 ENOUGH = 5
@@ -98,11 +98,14 @@ class JudgedRun:
 
     @cached_property
     def _covered(self) -> float:
-        """Return the share of the way from the first rewards to that of the best response that the mean has covered."""
+        """Return the share of the way from the first rewards to that of the best response that the mean has covered.
+
+        Only the first round is sampled before any update; of a fast run, the third is better already.
+        """
         mean, highest = self.series("reward/mean"), self.series("reward/max", count=1)
         if mean is None or highest is None:
             return 0.0
-        first, bound = start(mean), float(highest.known.max())
+        first, bound = min(initial(mean), start(mean)), float(highest.known.max())
         return (float(mean.late.mean()) - first) / (bound - first) if bound > first else 0.0
 
     @property

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from rlcore_report.health import causes
 from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict
 from rlcore_report.health.sampling_rules import RATIOS
-from rlcore_report.health.trends import first_step, first_values, initial, median, noise, start
+from rlcore_report.health.trends import first_lasting, first_step, first_values, initial, median, noise, start
 from rlcore_report.series import Series
 
 APPROX_KLS = ("policy/approx_kl", "policy/approx_kl_trained")
 LARGE_KL, TARGET_KL = 0.2, 0.01
 """KL of one round's updates, in nats a token, that is far too large; and one that is usual."""
 LARGE_CLIP = 0.5
-ACCURACIES = {"reward/accuracy", "rewards/accuracies"}
 LARGE_TOTAL_KL, LARGE_TOKEN_KL = 10.0, 0.5
 """KL to the reference, in nats a response and a token, that no run reaches within its first tenth in good order."""
 LOSS_RISE = 1.15
 """Factor by which a loss that is to fall may exceed its first value in the first fifth of the steps, noise aside."""
 LARGE_LOSS_RISE = 1.4
 """The factor that noise does not excuse."""
+KTO_BETA = 0.1
+"""The default of trainer.beta with the loss kto."""
 LARGE_DRIFT = 3.0
 """Change of a reward model's mean score, in standard deviations of its scores."""
 
@@ -29,14 +32,16 @@ def step_too_large(run: JudgedRun) -> Verdict | None:
     """Judge whether updates are too large.
 
     Signs: approx_kl or the share of clipped ratios is large in the first rounds or the last, the mean ratio is off 1,
-    the KL to the reference is large within the first tenth of the steps, a supervised loss rises at first, the
-    gradient grows, or the scores of a reward model drift away.
+    the KL to the reference is large within the first tenth of the steps and does not come back, all responses become
+    alike there, a supervised loss rises at first, the gradient grows, or the scores of a reward model drift away.
     """
     signs = [
         _approx_kl(run),
         _clipped(run),
         _ratio(run),
         _fast_kl(run),
+        _fast_log_ratio(run),
+        _sudden_end(run),
         _rising_loss(run),
         _growing_gradient(run),
         _drift(run),
@@ -98,8 +103,43 @@ def _fast_kl(run: JudgedRun) -> tuple[int | None, str] | None:
         return None
     tokens = _tokens(run)
     step = first_step(kl, lambda values: (values > LARGE_TOTAL_KL) & (values / tokens > LARGE_TOKEN_KL))
-    is_early = step is not None and step <= max(ENOUGH, run.total_steps / 10)
-    return (step if is_early else None), f"kl/mean is {kl.known.max():.3g} nats at most"
+    is_early = step is not None and step <= _num_first(run)
+    came_back = median(kl.late) <= LARGE_TOTAL_KL and run.is_nearly_solved
+    return (step if is_early and not came_back else None), f"kl/mean is {kl.known.max():.3g} nats at most"
+
+
+def _fast_log_ratio(run: JudgedRun) -> tuple[int | None, str] | None:
+    """Judge how far the likelihood of answers with a verdict moves at first: KTO reports beta times its log-ratio."""
+    rewards, beta = run.series("rewards/mean"), run.option("trainer.beta")
+    if rewards is None:
+        return None
+    ratio = Series(
+        rewards.steps, np.abs(rewards.values) / (beta if isinstance(beta, int | float) and beta > 0 else KTO_BETA)
+    )
+    step = first_step(ratio, lambda values: values > LARGE_TOTAL_KL)
+    is_early = step is not None and step <= _num_first(run)
+    return (step if is_early else None), (
+        f"the log-prob of answers moves by {ratio.known[: int(_num_first(run))].max():.3g} nats in the first steps"
+    )
+
+
+def _num_first(run: JudgedRun) -> float:
+    """Return how many steps are the first tenth of a run, or of a short one the first five."""
+    return max(ENOUGH, run.total_steps / 10)
+
+
+def _sudden_end(run: JudgedRun) -> tuple[int | None, str] | None:
+    """Judge whether all responses have become alike within the first tenth of the steps, for good and for no reward.
+
+    Many small steps can take the entropy away too, but not within a few rounds.
+    """
+    spread, reward = run.series("reward/std"), run.series("reward/mean")
+    if spread is None or reward is None or run.is_supervised or not spread.known[0] > 0:
+        return None
+    step = first_lasting(spread, lambda values: values < spread.known[0] / 100)
+    is_early = step is not None and step <= _num_first(run)
+    evidence = f"reward/std went from {spread.known[0]:.2g} to {median(spread.late):.2g}"
+    return (step if is_early and not run.is_nearly_solved else None), evidence
 
 
 def _tokens(run: JudgedRun) -> float:
@@ -121,13 +161,14 @@ def _rising_loss(run: JudgedRun) -> tuple[int | None, str] | None:
 
 
 def _loss_at_start(run: JudgedRun, loss: Series) -> float:
-    """Return the highest of the first loss, of that of step 0 on held-out rows, and of chance for preferences.
+    """Return the highest of the first loss, of that of step 0 on held-out rows, and of chance for a reward model.
 
-    The first batch may be an easy one.
+    The first batch may be an easy one. A policy that learns from preferences equals its reference at first, so that
+    its first loss is chance.
     """
     held_out = run.series("eval/loss", "eval/loss/total", count=1)
     found = [initial(loss), *([initial(held_out)] if held_out is not None and not held_out.steps[0] else [])]
-    if ACCURACIES & set(run.metrics):
+    if "reward/accuracy" in run.metrics:
         found.append(math.log(2))
     return max(found)
 

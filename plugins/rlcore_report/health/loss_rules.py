@@ -13,6 +13,10 @@ from rlcore_report.series import Series
 ACCURACIES = ("rewards/accuracies", "reward/accuracy")
 OTHER_TOKENS = 1.5
 """Factor between the first losses of training and evaluation, which have the same weights, that is no accident."""
+MEMORISED, MANY_PASSES = 0.95, 10
+"""Accuracy on training pairs, and passes over them, from which on they are learned by heart."""
+SAME_ACCURACY = 0.03
+"""Difference of accuracies that is noise: one standard error of a hundred pairs at .9."""
 
 
 def finite(run: JudgedRun) -> Verdict | None:
@@ -83,8 +87,9 @@ def wrong_mask(run: JudgedRun) -> Verdict | None:
 
 
 def evaluation_loss(run: JudgedRun) -> Verdict | None:
-    """Judge whether the evaluation loss has risen from its lowest value by a tenth, while no accuracy rose.
+    """Judge whether the evaluation loss has risen by a tenth from its lowest value, and the accuracy has not stayed.
 
+    The loss of pairs rises with confidence alone (Guo et al. 2017, arXiv:1706.04599), and their order is what is used.
     After a jump of the training loss, that is the verdict.
     """
     name = next((name for name in EVALUATED if run.series(name, count=2) is not None), "")
@@ -97,7 +102,7 @@ def evaluation_loss(run: JudgedRun) -> Verdict | None:
     rises = last > 1.1 * lowest if lowest > 0 else False
     accuracy = next((s for each in ACCURACIES if (s := run.series(f"eval/{each}", count=2)) is not None), None)
     if not rises or (
-        accuracy is not None and float(accuracy.late.mean()) >= float(accuracy.known[-len(values) + place])
+        accuracy is not None and float(accuracy.known[-1]) > float(accuracy.known[-len(values) + place]) - SAME_ACCURACY
     ):
         return Verdict("Evaluation loss", "good", evidence)
     return Verdict(
@@ -124,8 +129,19 @@ def _first_judged(series: Series) -> int:
     return int(next((step for step in series.steps if step > 0), series.steps[-1]))
 
 
+def _are_memorised(run: JudgedRun) -> bool:
+    """Return whether the training pairs are ordered almost without error, after many passes over them."""
+    accuracy, passes = run.series(*ACCURACIES), run.series("progress/epoch")
+    if accuracy is None or passes is None:
+        return False
+    return median(accuracy.late) > MEMORISED and passes.known[-1] > MANY_PASSES
+
+
 def labels(run: JudgedRun) -> Verdict | None:
-    """Judge whether the accuracy on pairs is at chance, or below it, which inverted labels give."""
+    """Judge whether the accuracy on pairs is at chance, or below it, which inverted labels give.
+
+    If the training pairs were learned by heart in many passes, there are too few of them, whatever the labels are.
+    """
     found = _accuracy(run)
     if found is None:
         return None
@@ -139,6 +155,13 @@ def labels(run: JudgedRun) -> Verdict | None:
             "What the model learned contradicts these pairs: chosen and rejected are exchanged in one data set.",
             causes.INVERTED_LABELS, _first_judged(series), "data.samples",
             "pairs with chosen and rejected exchanged",
+        )  # fmt: skip
+    if name.startswith("eval/") and _are_memorised(run):
+        return Verdict(
+            "Pairs are learned by heart", "bad", f"{evidence}, while training pairs are ordered almost without error",
+            "Too few pairs were seen too often, and what was learned does not hold for others: add pairs, or make "
+            "fewer steps. If more pairs do not help, the labels may be noise.",
+            causes.OVERFITTED, _first_judged(series), "data.samples", "more pairs",
         )  # fmt: skip
     return Verdict(
         "Preferences are at chance", "bad", f"{evidence}, and .5 is chance",

@@ -6,13 +6,15 @@ import numpy as np
 
 from rlcore_report.health import causes
 from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict
-from rlcore_report.health.step_size import movement
+from rlcore_report.health.step_size import evaluations_move, movement
 from rlcore_report.health.trends import first_lasting, first_step, first_values, initial, median, noise, shift, start
 from rlcore_report.series import Series
 
 SIDE_REWARDS = ("mean", "std", "min", "max", "unscored", "accuracy", "margin", "chosen", "rejected")
 MANY = 20
 """Rounds after which a reward that has not risen is worth a word."""
+WORSE_THAN_MEAN = -0.25
+"""Explained variance of a value function that is clearly worse than the mean return, which has 0."""
 
 
 def _reward(run: JudgedRun, count: int = ENOUGH) -> Series | None:
@@ -37,7 +39,10 @@ def constant(run: JudgedRun) -> Verdict | None:
 
 
 def fallen(run: JudgedRun) -> Verdict | None:
-    """Judge whether the reward has fallen below its first values, or has lost half of what it had gained."""
+    """Judge whether the reward has fallen below its first values, or has lost half of what it had gained.
+
+    The reward of a distillation is not what it learns; that it falls is the teacher's doing.
+    """
     reward = _reward(run)
     if reward is None:
         return None
@@ -46,6 +51,8 @@ def fallen(run: JudgedRun) -> Verdict | None:
     sd = noise(reward.known)
     evidence = f"reward/mean went from {first:.3g} to {late:.3g}"
     gained, lost = best - first, best - late
+    if "distill/agreement" in run.metrics and shift(reward) < -3 and first - late > 0.1 * abs(first):
+        return _worse_teacher(evidence, first_lasting(reward, lambda values: values < first - sd))
     if shift(reward) < -3 and first - late > 0.1 * abs(first) and gained < 3 * sd:
         return Verdict(
             "The reward falls", "bad", evidence,
@@ -65,6 +72,16 @@ def fallen(run: JudgedRun) -> Verdict | None:
     return Verdict("Reward", "good", evidence)
 
 
+def _worse_teacher(evidence: str, step: int | None) -> Verdict:
+    """Return the verdict of a distillation whose reward falls: what it learns is the teacher, not the reward."""
+    return Verdict(
+        "The teacher lowers the reward", "bad", evidence,
+        "Distillation follows the teacher, whatever the rewards are: score the teacher's own outputs. Often it is the "
+        "wrong folder, a model before its training, or one with another prompt format.",
+        causes.WRONG_TEACHER, step, "trainer.teacher", "a model with a higher reward",
+    )  # fmt: skip
+
+
 def _best(reward: Series) -> tuple[float, int]:
     """Return the highest mean of a window as long as the last fifth, and the step in its middle."""
     values, size = reward.known, len(reward.late)
@@ -75,20 +92,31 @@ def _best(reward: Series) -> tuple[float, int]:
 
 
 def never_improved(run: JudgedRun) -> Verdict | None:
-    """Judge whether the policy changes while the reward does not: it does not depend on what the policy does."""
+    """Judge whether the policy changes while the reward does not: it does not depend on what the policy does.
+
+    A distillation may leave the reward where it is.
+    """
     reward = _reward(run, MANY)
-    if reward is None or run.is_solved:
+    if reward is None or run.is_solved or "distill/agreement" in run.metrics:
         return None
-    moved = movement(run)
+    moved = _moved(run)
     evidence = f"reward/mean moved by {shift(reward):+.1f} standard errors in {len(reward.known)} steps"
-    if abs(shift(reward)) > 2 or moved is None or moved < 0.1:
+    if abs(shift(reward)) > 2 or not moved:
         return Verdict("Reward moves", "good", evidence)
     return Verdict(
-        "The reward never improved", "warning", f"{evidence}, while the policy moved by {moved:.2g} nats a token",
+        "The reward never improved", "warning", f"{evidence}, while {moved}",
         "The reward may not depend on the text: score the same responses twice, and rank a few by hand. Otherwise "
         "raise the number of responses of a step, since noise hides the difference between them.",
         causes.UNRELATED, int(reward.steps[0]), "data.reward_fn", "a function of the text",
     )  # fmt: skip
+
+
+def _moved(run: JudgedRun) -> str:
+    """Return how the policy has moved; empty if it has not, or if no metric shows it."""
+    moved = movement(run)
+    if moved is not None:
+        return f"the policy moved by {moved:.2g} nats a token" if moved >= 0.1 else ""
+    return "evaluations with the same random numbers give other rewards" if evaluations_move(run) else ""
 
 
 def disagreement(run: JudgedRun) -> Verdict | None:
@@ -160,7 +188,8 @@ def entropy(run: JudgedRun) -> Verdict | None:
 def value_function(run: JudgedRun) -> Verdict | None:
     """Judge whether the value function explains less than 5 % of the variance of returns, while there is some.
 
-    Steps count whose rewards spread at least a quarter as widely as the first ones, after a tenth of the steps.
+    Steps count whose rewards spread at least a quarter as widely as the first ones, after a tenth of the steps. In a
+    solved run, the few responses that fail are chance, and to know the mean is all that can be learned.
     """
     series, spread = run.series("value/explained_variance"), run.metrics.get("reward/std")
     if series is None:
@@ -174,6 +203,8 @@ def value_function(run: JudgedRun) -> Verdict | None:
     judged = values[counts]
     late, best = median(judged[-max(3, len(judged) // 3) :]), float(judged.max())
     evidence = f"value/explained_variance is {late:.2g} where rewards vary, and {best:.2g} at most"
+    if run.is_solved and late > WORSE_THAN_MEAN:
+        return Verdict("Value function", "good", f"{evidence}; solved, so that few failures are all that varies")
     if late >= 0.05 or (best >= 0.05 and late > -1):
         return Verdict("Value function", "good", evidence)
     coef = run.option("trainer.value_coef")

@@ -25,8 +25,8 @@ LEAST_CHANGE, WANTED_CHANGE = 0.01, 0.1
 LEAST_ROUNDS = 10
 EVALUATED = ("eval/loss", "eval/loss/total", "eval/loss/awac")
 READ = frozenset({
-    *KLS, *EVALUATED, "kl/mean", "loss/total", "loss/policy", "lr", "policy/entropy", "response/length_mean",
-    "reward/mean", "reward/max", "reward/std", "rft/kept",
+    *KLS, *EVALUATED, "eval/reward/mean", "kl/mean", "loss/total", "loss/policy", "lr", "policy/entropy",
+    "response/length_mean", "reward/mean", "reward/max", "reward/std", "rft/kept",
 })  # fmt: skip
 """The metrics that these rules read."""
 LARGEST_FACTOR, UNKNOWN_FACTOR = 1000.0, 100.0
@@ -91,17 +91,19 @@ def _by_kl(run: JudgedRun) -> tuple[bool, float, str] | None:
 
 
 def _by_reward(run: JudgedRun) -> tuple[bool, float, str] | None:
-    """Extrapolate the reward, if no metric says how far the policy moves, and if its entropy stays where it is."""
-    reward, highest, entropy = run.series("reward/mean"), run.series("reward/max"), run.series("policy/entropy")
-    if reward is None or highest is None or entropy is None or run.is_supervised or run.is_solved:
+    """Extrapolate the reward, if no metric says how far the policy moves, and if the policy stays where it is."""
+    reward, highest = run.series("reward/mean"), run.series("reward/max")
+    if reward is None or highest is None or run.is_supervised or run.is_solved:
         return None
     if len(reward.known) < 2 * LEAST_ROUNDS:
         return None
     line, error = change_by(reward, run.total_steps)
     gap = median(highest.known) - float(np.median(reward.known[:ENOUGH]))
     most = line + 2 * error
-    turn, blur = change_by(entropy, run.total_steps)
-    is_still = abs(turn) - 2 * blur < 0.1 * initial(entropy)
+    still = _stillness(run)
+    if still is None:
+        return None
+    is_still, by = still
     kl = movement(run) if "kl/mean" in run.metrics else 0.0
     is_small = gap > 0 and most < gap / 2 and line < gap / 4 and is_still and (kl or 0.0) < LEAST_REACH
     factor = gap / line / 2 if line > 2 * error else UNKNOWN_FACTOR
@@ -110,9 +112,38 @@ def _by_reward(run: JudgedRun) -> tuple[bool, float, str] | None:
         factor,
         (
             f"the line through reward/mean rises by {line:.2g} in {run.total_steps} rounds, and at most by {most:.2g}, "
-            f"of {gap:.2g} to the best responses; the entropy stays at {median(entropy.late):.3g}"
+            f"of {gap:.2g} to the best responses; {by}"
         ),
     )
+
+
+def _stillness(run: JudgedRun) -> tuple[bool, str] | None:
+    """Return whether the policy stays where it is, by its entropy or by evaluations; None if no metric shows it."""
+    entropy, moves = run.series("policy/entropy"), evaluations_move(run)
+    if entropy is not None:
+        turn, blur = change_by(entropy, run.total_steps)
+        is_still = abs(turn) - 2 * blur < 0.1 * initial(entropy)
+        return is_still, f"the entropy is {median(entropy.late):.3g} at the end"
+    if moves is not None:
+        return not moves, "evaluations, which sample with the same random numbers, " + (
+            "give other rewards" if moves else "give the same reward"
+        )
+    return None
+
+
+def evaluations_move(run: JudgedRun) -> bool | None:
+    """Return whether rewards of evaluations differ by a tenth of what is to be gained; None if there are none.
+
+    All evaluations sample with the same random numbers: another reward means another policy, even if it is no better.
+    """
+    found, reward, highest = (
+        run.series("eval/reward/mean", count=2),
+        run.series("reward/mean"),
+        run.metrics.get("reward/max"),
+    )
+    if found is None or reward is None or highest is None or not len(highest.known):
+        return None
+    return bool(np.ptp(found.known) > 0.1 * (median(highest.known) - median(reward.known[:ENOUGH])))
 
 
 def _by_loss(run: JudgedRun) -> tuple[bool, float, str] | None:
