@@ -26,7 +26,7 @@ def burn(cpu_s):
 burn({import_s})
 
 def train(file, seed):
-    block = b"x" * 40_000_000  # of which the noise of a process's memory is a small part
+    blocks = [b"x" * {block_mb}_000_000 for _ in range({copies})]  # the noise of a process's memory is small beside it
     level = {level} + random.Random(seed).random()
     burn({burn_s})
     for step in range(1, 11):
@@ -53,12 +53,27 @@ def git(repository: Path, *arguments: str) -> str:
 
 
 def write_code(
-    repository: Path, *, level: float = 1.0, burn_s: float = 0.0, step_s: float = 0.0, import_s: float = 0.0
+    repository: Path,
+    *,
+    level: float = 1.0,
+    burn_s: float = 0.0,
+    step_s: float = 0.0,
+    import_s: float = 0.0,
+    block_mb: int = 40,
+    copies: int = 1,
 ) -> None:
-    """Write the dist's module: it learns up to `level`, and takes CPU seconds: once, in each step, and for imports."""
+    """Write the dist's module: what it learns up to, what it takes, and what it holds.
+
+    Args:
+        repository: the folder of the repository.
+        level: where learning ends.
+        burn_s, step_s, import_s: CPU seconds that it takes once, in each step, and for imports.
+        block_mb: megabytes that it holds.
+        copies: how often it holds them.
+    """
     (repository / "seesaw").mkdir(exist_ok=True)
     (repository / "seesaw" / "__init__.py").write_text(
-        CODE.format(level=level, burn_s=burn_s, step_s=step_s, import_s=import_s)
+        CODE.format(level=level, burn_s=burn_s, step_s=step_s, import_s=import_s, block_mb=block_mb, copies=copies)
     )
 
 
