@@ -77,7 +77,8 @@ class AsynchronousSampler(Protocol):
     def collect(self, handle: Any) -> Trajectories:
         """Wait for what was submitted and return its rows, as a plain call with the same arguments would have.
 
-        Called once for each handle at most, unless it raised. What is submitted and never collected ends with `close`.
+        Called once for each handle, unless it raised: one that was collected before is an `RLCoreError`. What is
+        submitted and never collected ends with `close`.
 
         Args:
             handle: what `submit` returned.

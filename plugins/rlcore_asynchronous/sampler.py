@@ -92,8 +92,7 @@ class AheadSampler:
         if ahead is None or sampling is not self.run.config.gen:
             if self._one_version:
                 self.drain()
-            rows: Trajectories = self._engine(policy, prompts, sampling, **options)
-            return rows
+            return self._in_steps(self._engine(policy, prompts, sampling, **options))
         rows = self._wait(ahead)
         self._ahead.remove(ahead)
         self._ages.append(self.run.step - ahead.version)
@@ -188,16 +187,19 @@ class AheadSampler:
         return Ahead(key, self.run.step, partial(self._collect, handle))
 
     def _collect(self, handle: Any) -> Trajectories:
-        """Return the rows of a submission; `token_versions` of the policy become numbers of steps.
+        return self._in_steps(self._engine.collect(handle))
+
+    def _in_steps(self, rows: Trajectories) -> Trajectories:
+        """Return rows whose `token_versions` are numbers of steps, in place of versions of the policy.
 
         Weights in the middle of a step, which a round sampled at once may have, count as those at its beginning.
         """
-        rows: Trajectories = self._engine.collect(handle)
         if TOKEN_VERSIONS not in rows:
             return rows
-        versions, mask, known = rows[TOKEN_VERSIONS], rows.action_mask, sorted(self._steps)
+        steps = self._steps or {0: self.run.step}  # an evaluation before the first step
+        versions, mask, known = rows[TOKEN_VERSIONS], rows.action_mask, sorted(steps)
         places = [max(0, bisect_right(known, version) - 1) for version in versions[mask].tolist()]
-        found = torch.tensor([self._steps[known[place]] for place in places], device=versions.device)
+        found = torch.tensor([steps[known[place]] for place in places], device=versions.device)
         return rows.with_columns(**{TOKEN_VERSIONS: torch.zeros_like(versions).masked_scatter(mask, found)})
 
 

@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, RLCoreError
 from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
@@ -32,6 +33,7 @@ class ThreadedSampler:
         self._sampler = sampler
         self._calling = threading.Lock()
         self._changed = threading.Condition()
+        self._open = WeakSet[Future[Trajectories]]()
         self._waiting: deque[tuple[Future[Trajectories], Callable[[], Trajectories]]] = deque()
         self._thread: threading.Thread | None = None
 
@@ -57,6 +59,7 @@ class ThreadedSampler:
         future = Future[Trajectories]()
         with self._changed:
             self._waiting.append((future, call))
+            self._open.add(future)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="rlcore-asynchronous", daemon=True)
                 self._thread.start()
@@ -64,14 +67,23 @@ class ThreadedSampler:
         return future
 
     def collect(self, handle: Future[Trajectories]) -> Trajectories:
-        """Wait for the call, and return its rows or raise its error."""
-        return handle.result()
+        """Wait for the call, and return its rows or raise its error.
+
+        Raises:
+            RLCoreError: they were collected before.
+        """
+        if handle not in self._open:
+            raise RLCoreError("collect: the rows of this handle were collected before; keep what collect returned")
+        rows = handle.result()
+        self._open.discard(handle)
+        return rows
 
     def close(self) -> None:
         """End the thread; calls that have not begun are left out."""
         with self._changed:
             thread, self._thread = self._thread, None
             self._waiting.clear()
+            self._open.clear()
             self._changed.notify()
         if thread is not None:
             thread.join(PATIENCE_S)

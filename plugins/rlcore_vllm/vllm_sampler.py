@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -19,6 +20,7 @@ from rlcore_transformers.sampling.stop_sequences import StopSequences
 from rlcore_vllm.client import VLLMServer
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.dispatch import Dispatch
+from rlcore_vllm.errors import EngineError
 from rlcore_vllm.fleet import Fleet
 from rlcore_vllm.generation import Completion, Generated, changes_of, check_sampling, token_limits
 from rlcore_vllm.rows import report_parts, seeds_of
@@ -51,6 +53,8 @@ class VLLMSampler:
             self._fleet, config.check_rows, lambda server, asked: dict(self._dispatch([server]).answers(asked))
         )
         self._temperature = 1.0
+        self._open = WeakSet[Future[Trajectories]]()
+        """What was submitted and not collected."""
 
     def open(self, run: Any) -> None:
         """Prepare for a run, before its model is built.
@@ -94,13 +98,22 @@ class VLLMSampler:
         check_tokens(self.config, policy, samplings)
 
     def on_rollout(self, run: Any) -> None:
-        """Let servers sleep once all processes have sampled, if the run asks for it (`sampler.sleep`)."""
+        """Let servers sleep once all processes have sampled, if the run asks for it (`sampler.sleep`).
+
+        No process goes on before they do: it could need the memory, or find them awake for its next prompts.
+        """
         if self.config.sleep:
             run.ranks.wait()
             self._fleet.rest()
+            run.ranks.wait()
+
+    def on_evaluate(self, run: Any) -> None:
+        """Let servers sleep again that an evaluation woke."""
+        self.on_rollout(run)
 
     def close(self) -> None:
         """End the server that was started; a later call starts one anew."""
+        self._open.clear()
         self._fleet.close()
 
     def renew_weights(self, policy: Policy, prompts: Sequence[Prompt]) -> None:
@@ -166,6 +179,7 @@ class VLLMSampler:
             except BaseException as error:  # noqa: BLE001  raised again where the rows are collected
                 future.set_exception(error)
 
+        self._open.add(future)
         threading.Thread(target=sample, name="rlcore-vllm-submitted", daemon=True).start()
         return future
 
@@ -173,11 +187,14 @@ class VLLMSampler:
         """Wait for what was submitted and return its rows.
 
         Raises:
-            EngineError: no server answers, or an answer cannot be used.
+            EngineError: no server answers, or an answer cannot be used, or the rows were collected before.
             StaleWeights: a server was started again meanwhile, and its log-probs are not those of before.
         """
+        if handle not in self._open:
+            raise EngineError("collect: the rows of this handle were collected before; keep what collect returned")
         rows = handle.result()
         self._weights.check_again()
+        self._open.discard(handle)
         return rows
 
     def _prepare(

@@ -17,6 +17,7 @@ from asynchronous_runs import metrics, rollouts, train, weights
 from rlcore.errors import ConfigError, DataError
 from rlcore.optim.updater import Updater
 from rlcore.protocols import Step
+from rlcore_asynchronous.sampler import AheadSampler
 from rlcore_testing.rig.entry_points import resolve
 from rlcore_testing.small import make_llama
 from rlcore_transformers.models.policy import ModelPolicy
@@ -299,3 +300,34 @@ def test_versions_of_tokens_are_numbers_of_steps(tmp_path: Path, monkeypatch: py
     choose(Continuing(), monkeypatch)
     train(tmp_path, "grpo", 1, run=run, change=change, observers=[watch])
     assert watch.seen == [(0, {0}, {0}, {0}), (1, {0}, {1}, {0}), (2, {1}, {2}, {1})]
+
+
+class Numbered(Continuing):
+    """Names the policy's version for each token of a plain call, too."""
+
+    def __call__(self, policy: Any, prompts: Any, sampling: Any, **options: Any) -> Any:
+        rows = super().__call__(policy, prompts, sampling, **options)
+        return rows.with_columns(token_versions=policy.version * rows.action_mask)
+
+
+def test_versions_of_rounds_that_are_sampled_at_once_are_numbers_of_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluations before the first step, after the first, and after the second; each step has two updates."""
+    seen = list[set[int]]()
+    call = AheadSampler.__call__
+
+    def watched(self: AheadSampler, policy: Any, prompts: Any, sampling: Any, **options: Any) -> Any:
+        rows = call(self, policy, prompts, sampling, **options)
+        if "versions" not in rows:
+            seen.append(set(rows["token_versions"][rows.action_mask].tolist()))
+        return rows
+
+    monkeypatch.setattr(AheadSampler, "__call__", watched)
+    choose(Numbered(), monkeypatch)
+    change = {"iterations": 2, "is_correction": "token_truncate"}
+    result = train(
+        tmp_path, "grpo", 1, run={"steps": 2}, change=change, eval={"every": 1, "at_start": True, "at_end": True}
+    )
+    assert result.policy.version == 4
+    assert seen == [{0}, {1}, {2}]

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 from ray_stand_in import StandInRay
 
+from rlcore_asynchronous.threads import ThreadedSampler
+from rlcore_ray.config import RayConfig
+from rlcore_ray.ray_sampler import RaySampler
 from rlcore_testing import Case, Remote, conformance
+from rlcore_testing.rig.submissions import check_submissions
 
 
 def disturb(fault: str, _sampler: Any) -> None:
@@ -25,3 +29,14 @@ def test_law(law: Case, no_ray: StandInRay) -> None:
     """Actors are objects of this process: what they compute, and what is sent to them, is the same."""
     CURRENT[:] = [no_ray]
     law()
+
+
+def test_rounds_that_are_sampled_ahead_are_those_of_a_call(no_ray: StandInRay) -> None:
+    """As in a run with `run.asynchronous`, whose thread calls the sampler."""
+    sampler = RaySampler(RayConfig(num_actors=2))
+    ahead = ThreadedSampler(sampler)
+    try:
+        check_submissions(ahead)
+    finally:
+        ahead.close()
+        sampler.close()

@@ -5,7 +5,7 @@ They apply to samplers that a test describes (`remotes`): what a worker does wro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +16,15 @@ from rlcore.types import Trajectories
 from rlcore_testing.law import Subject, law, require
 from rlcore_testing.remote import Fault, Remote
 from rlcore_testing.rig.policies import perturb, saved
-from rlcore_testing.rig.sampler_calls import ENDING, TEXTS, draw, make_policy, make_prompts, make_sampler
+from rlcore_testing.rig.sampler_calls import (
+    ENDING,
+    TEXTS,
+    draw,
+    make_policy,
+    make_prompts,
+    make_sampler,
+    require_same,
+)  # fmt: skip
 from rlcore_testing.small import make_gpt2, make_llama
 from rlcore_transformers.models.policy import ModelPolicy
 
@@ -58,7 +66,7 @@ def workers_sample_what_one_process_does(subject: Subject) -> None:
             sampling = SamplingConfig(max_new_tokens=8, eos_token_ids=ENDING, **options)
             expected = sample(policy, PROMPTS, sampling, row_seeds=SEEDS)
             what = f"with {options} and the same row_seeds"
-            _require_same(seen, expected, _remote(subject).tolerance, f"{what}, as the sampler default")
+            require_same(seen, expected, _remote(subject).tolerance, f"{what}, as the sampler default")
 
 
 @law(SAMPLERS, when=is_remote)
@@ -125,7 +133,7 @@ def _require_undisturbed(subject: Subject, fault: Fault, advice: str) -> None:
     for round_ in ("the round", "the round after it"):
         what = f"{round_} in which an answer was '{fault}', compared with one without"
         seen, rows = _reported(policy, sampler)
-        _require_same(seen, calm[0], _remote(subject).tolerance, what, advice)
+        require_same(seen, calm[0], _remote(subject).tolerance, what, advice)
         require(
             sorted(rows) == sorted(calm[1]),
             f"{what}: `on_batch` should be called with each row once; it was with {sorted(rows)}; {advice}",
@@ -141,22 +149,6 @@ def _reported(policy: ModelPolicy, sampler: Any) -> tuple[Trajectories, list[int
     sampling = SamplingConfig(max_new_tokens=8, batch_size=5)
     batch = sampler(policy, PROMPTS, sampling, generator=torch.Generator().manual_seed(0), **options)
     return batch, rows
-
-
-def _require_same(
-    seen: Trajectories, expected: Trajectories, tolerance: float, what: str, advice: str = "use the seed of each row"
-) -> None:
-    tokens: Sequence[list[int]] = seen.action_tokens
-    wrong = [row for row, pair in enumerate(zip(tokens, expected.action_tokens, strict=False)) if pair[0] != pair[1]]
-    require(
-        len(tokens) == len(expected) and not wrong,
-        f"{what}: there should be the {len(expected)} same sequences; there are {len(tokens)}"
-        + "".join(f"; number {row} is {tokens[row]}, not {expected.action_tokens[row]}" for row in wrong[:1])
-        + f"; {advice}",
-    )
-    for name in seen.columns.keys() & expected.columns.keys():
-        gap = float((seen[name][seen.action_mask] - expected[name][expected.action_mask]).abs().max())
-        require(gap <= tolerance, f"{what}: '{name}' should be the same within {tolerance:g}; it is {gap:.2g} off")
 
 
 def _remote(subject: Subject) -> Remote:

@@ -32,6 +32,7 @@ from rlcore_testing.laws.sampler_draws import (  # noqa: F401  laws of samplers,
     top_k_samples_the_likeliest,
     top_p_samples_the_likeliest,
 )
+from rlcore_testing.laws.submitted_rounds import submitted_rows_are_those_of_a_call  # noqa: F401  the same
 from rlcore_testing.rig.policies import perturb, saved
 from rlcore_testing.rig.reference_transformers import action_logprobs
 from rlcore_testing.rig.sampler_calls import (

@@ -62,6 +62,15 @@ def closes(subject: Subject) -> bool:
         return False
 
 
+def submits(subject: Subject) -> bool:
+    """Return whether it has methods `submit` and `collect` (`rlcore_asynchronous.AsynchronousSampler`)."""
+    try:
+        sampler = make_sampler(subject)
+    except RLCoreError:  # other laws report the error
+        return False
+    return callable(getattr(sampler, "submit", None)) and callable(getattr(sampler, "collect", None))
+
+
 def make_policy(
     make: Callable[[], PreTrainedModel] = make_gpt2,
     *,
@@ -186,3 +195,20 @@ def check_column(batch: Trajectories, name: str, expected: Tensor, what: str) ->
         f"{what}, '{name}' of an action token should be {float(expected[actions][worst]):.5f}; it is "
         f"{float(batch[name][actions][worst]):.5f}; record the policy's output for the token, or omit the column",
     )
+
+
+def require_same(
+    seen: Trajectories, expected: Trajectories, tolerance: float, what: str, advice: str = "use the seed of each row"
+) -> None:
+    """Require the same tokens in the same rows, and the same columns within a tolerance."""
+    tokens: Sequence[list[int]] = seen.action_tokens
+    wrong = [row for row, pair in enumerate(zip(tokens, expected.action_tokens, strict=False)) if pair[0] != pair[1]]
+    require(
+        len(tokens) == len(expected) and not wrong,
+        f"{what}: there should be the {len(expected)} same sequences; there are {len(tokens)}"
+        + "".join(f"; number {row} is {tokens[row]}, not {expected.action_tokens[row]}" for row in wrong[:1])
+        + f"; {advice}",
+    )
+    for name in seen.columns.keys() & expected.columns.keys():
+        gap = float((seen[name][seen.action_mask] - expected[name][expected.action_mask]).abs().max())
+        require(gap <= tolerance, f"{what}: '{name}' should be the same within {tolerance:g}; it is {gap:.2g} off")
