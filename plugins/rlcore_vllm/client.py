@@ -55,14 +55,14 @@ class VLLMServer:
         finally:
             connection.close()
 
-    def _read(self, path: str) -> Any:
+    def _read(self, path: str, timeout_s: float = CONNECT_S) -> Any:
         """Return what a path answers.
 
         Raises:
             ServerUnavailable: there is no answer, or an error of the server.
             EngineError: the server does not have the path.
         """
-        found = self._call("GET", path, timeout_s=CONNECT_S)
+        found = self._call("GET", path, timeout_s=timeout_s)
         if found.status >= 500:
             raise ServerUnavailable(f"{self.url}: {path}: {found.describe()}")
         if found.status != 200:
@@ -104,8 +104,12 @@ class VLLMServer:
 
         Raises:
             ConfigError: an option that it needs is missing.
+            EngineError: there is no answer.
         """
-        info = self._read("/server_info?config_format=json")["vllm_config"]
+        try:  # the first answer takes as long as some programs that the server starts for it
+            info = self._read("/server_info?config_format=json", self._timeout_s)["vllm_config"]
+        except ServerUnavailable as error:
+            raise EngineError(f"{error}; the server was started, and does not state its options") from error
         model, transfer = info["model_config"], info.get("weight_transfer_config") or {}
         wrong = []
         if model.get("logprobs_mode") != "processed_logprobs":

@@ -82,6 +82,8 @@ class Fleet:
 
     def rest(self) -> None:
         """Put the servers to sleep until the next call of `renew`; one that cannot sleep stays awake."""
+        if self._is_asleep:
+            return
         self._is_asleep = True
         for server in self.servers if self.is_main else ():
             try:

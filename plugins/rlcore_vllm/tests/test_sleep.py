@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from test_sampler_runs import GRPO, PPO, rollouts, train, weights
+from test_sampler_runs import GRPO, PPO, make_policy, rollouts, train, weights
 from vllm_stand_in import StandIn
 
 import rlcore
+from rlcore.config import structure
 from rlcore.errors import ConfigError
+from rlcore.settings import SamplingConfig, TrainConfig
+from rlcore.types import Prompt
 from rlcore_testing.rig.isolate import call_on_two_ranks
 from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer, toy_reward
+from rlcore_vllm.config import VLLMConfig
+from rlcore_vllm.vllm_sampler import VLLMSampler
+
+ROWS = [Prompt("ab", (0, 1))]
 
 
 def sleeping(stand_in: StandIn) -> dict[str, Any]:
@@ -44,17 +55,75 @@ def test_a_server_sleeps_from_its_last_response_to_the_next_prompts(
         rest,
         *wake,
         *update,
-    ]  # the last: the evaluation at the end
+        rest,
+    ]  # the last update: the evaluation at the end
 
 
-def test_evaluations_between_rounds_wake_a_server(stand_in: StandIn, tmp_path: Path) -> None:
+def test_evaluations_between_rounds_wake_a_server_until_they_end(stand_in: StandIn, tmp_path: Path) -> None:
     result = train(
         stand_in.url, tmp_path, sampler=sleeping(stand_in), eval_prompts=list(PROMPTS[:2]), eval={"every": 1},
         run={"steps": 2},
     )  # fmt: skip
     assert "eval/reward/mean" in result.metrics
-    assert stand_in.calls.count("/sleep?level=1&mode=wait") == 2
-    assert not stand_in.is_asleep  # the last evaluation follows the last round
+    assert stand_in.calls.count("/sleep?level=1&mode=wait") == 4
+    assert stand_in.calls.count("/wake_up") == 3
+    assert stand_in.is_asleep
+
+
+class Ranks:
+    """One of two processes, which are threads here."""
+
+    def __init__(self, number: int, barrier: threading.Barrier) -> None:
+        self.is_main, self.mixed_precision, self.wait = number == 0, "no", barrier.wait
+
+    def broadcast(self, value: Any) -> Any:
+        return "token", 0
+
+    def on_main(self, call: Callable[[], object]) -> None:
+        call()
+
+
+def test_a_process_waits_until_the_servers_sleep_though_its_weights_are_the_same(
+    stand_in: StandIn, tmp_path: Path
+) -> None:
+    """It would find them awake otherwise, and ask servers that process 0 is about to put to sleep."""
+    barrier, post, seen = threading.Barrier(2), stand_in.post, list[str]()
+    stand_in.info["enable_sleep_mode"] = True
+
+    def slowly(path: str, body: Any) -> tuple[int, Any]:
+        if path.startswith("/sleep"):
+            seen.append("falls asleep")
+            time.sleep(0.3)
+        reply = post(path, body)
+        seen.append({"/wake_up": "awake", "/inference/v1/generate": "asked"}.get(path, path.partition("?")[0]))
+        return reply
+
+    stand_in.post = slowly  # type: ignore[method-assign]
+    config = structure(TrainConfig, {})
+    errors = list[BaseException]()
+
+    def process(number: int) -> None:
+        try:
+            sampler = VLLMSampler(VLLMConfig(url=stand_in.url, sleep=True, check_rows=0))
+            run: Any = SimpleNamespace(config=config, dir=tmp_path, ranks=Ranks(number, barrier))
+            sampler.open(run)
+            policy = make_policy()
+            for _ in range(3):
+                sampler(policy, ROWS, SamplingConfig(max_new_tokens=4), row_seeds=[number])
+                sampler.on_rollout(run)
+        except BaseException as error:
+            barrier.abort()
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=process, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    rounds = seen[seen.index("falls asleep") :]
+    assert rounds == 2 * ["falls asleep", "/sleep", "awake", "asked", "asked"] + ["falls asleep", "/sleep"]
 
 
 def test_a_server_that_cannot_sleep_is_refused(stand_in: StandIn, tmp_path: Path) -> None:
@@ -83,4 +152,5 @@ def test_no_process_asks_a_server_that_sleeps(stand_in: StandIn, tmp_path: Path)
     stand_in.info["enable_sleep_mode"] = True
     found = call_on_two_ranks("test_sleep:trained", {"url": stand_in.url, "folder": str(tmp_path)}, what="two")
     assert len(found["rows"]) == 16
-    assert stand_in.calls.count("/sleep?level=1&mode=wait") == stand_in.calls.count("/wake_up") == 2
+    assert stand_in.calls.count("/sleep?level=1&mode=wait") == 4
+    assert stand_in.calls.count("/wake_up") == 3
