@@ -15,9 +15,21 @@ if TYPE_CHECKING:
     from rlcore_ilql.q_heads import QHeads
 
 SNELL = "Snell et al. 2022, arXiv:2206.11871"
+SNELL_CODE = f"{SNELL}, published code"
 KOSTRIKOV = "Kostrikov et al. 2021, arXiv:2110.06169"
 KUMAR = "Kumar et al. 2020, arXiv:2006.04779"
 NAIR = "Nair et al. 2020, arXiv:2006.09359"
+
+
+@config
+class ILQLOptimizer(OptimizerConfig):
+    """The optimizer of ILQL; `lr` depends on the model, and other options have their usual defaults."""
+
+    lr: float | None = option(
+        None, "learning rate after warm-up; null: 5e-5 for 124e6 parameters or more, and larger for smaller models "
+        "and adapters (docs/training.md)", gt=0, lt=float("inf"), source=f"trlX, for GPT-2; {SNELL_CODE}: 1e-5, 1e-4",
+    )  # fmt: skip
+    published = (5e-5, 124e6)
 
 
 @config
@@ -25,7 +37,7 @@ class ILQLConfig(BatchOptions):
     """Implicit language Q-learning: learn Q and V from samples with rewards, and steer sampling by them."""
 
     batch_size: int = option(32, "samples of one optimizer step, on all ranks together", ge=1, unit="sequences")
-    optimizer: OptimizerConfig = option(OptimizerConfig(lr=5e-5), "optimizer of policy, V and Q together")
+    optimizer: OptimizerConfig = option(ILQLOptimizer(), "optimizer of policy, V and Q together")
     dropout: bool = option(
         False, "dropout as in the model's configuration; Q and V then take its noise for variance of the data"
     )
@@ -48,14 +60,10 @@ class ILQLConfig(BatchOptions):
     )  # fmt: skip
     num_q_heads: int = option(2, "number of Q-heads; targets use the minimum over them", ge=1, source=SNELL)
     target_rate: float = option(
-        0.001,
-        "Polyak rate: at a sync, target = rate * Q + (1 - rate) * target",
-        gt=0,
-        le=1,
-        source="trlX",
+        0.005, "Polyak rate: at a sync, target = rate * Q + (1 - rate) * target", gt=0, le=1, source=SNELL_CODE
     )
     sync_every: int = option(
-        5, "optimizer steps between two syncs of the target Q-heads", ge=1, unit="steps", source="trlX"
+        1, "optimizer steps between two syncs of the target Q-heads", ge=1, unit="steps", source=SNELL_CODE
     )
     standardise_rewards: bool = option(
         True,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
-from rlcore.settings import BatchOptions
+from rlcore.settings import BatchOptions, OptimizerConfig
 
 ZIEGLER = "Ziegler et al. 2019, arXiv:1909.08593"
 SCHULMAN = "Schulman et al. 2017, arXiv:1707.06347"
@@ -15,6 +15,17 @@ HUANG = "Huang et al. 2024, arXiv:2403.17031"
 VAGEN = "gamma_turn and gamma_token of VAGEN, NeurIPS 2025"
 YAO = "Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"
 ANDRYCHOWICZ = "Andrychowicz et al. 2021, arXiv:2006.05990"
+
+
+@config
+class PPOOptimizer(OptimizerConfig):
+    """The optimizer of PPO; other options than `lr` have their usual defaults."""
+
+    lr: float | None = option(
+        3e-5, "learning rate after warm-up; null: follows the size of the model (docs/training.md)", gt=0,
+        lt=float("inf"), source="trlX, for GPT-2",
+    )  # fmt: skip
+    published = (3e-5, 124e6)
 
 
 @config
@@ -87,6 +98,7 @@ class PPOConfig(BatchOptions):
     max_ratio: float = option(
         10.0, "skip optimizer steps of minibatches whose mean ratio is larger", gt=1, source="TRL 0.7"
     )
+    optimizer: OptimizerConfig = option(PPOOptimizer(), "optimizer, learning-rate schedule, gradient clipping")
 
 
 def check(config: PPOConfig, world: int) -> None:

@@ -9,12 +9,20 @@ from rlcore.config import config, evolve, option
 from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions, OptimizerConfig
 
+RAFAILOV = "Rafailov et al. 2023, arXiv:2305.18290"
+TULU = "Lambert et al. 2024, arXiv:2411.15124"
+SIMPO = "Meng et al. 2024, arXiv:2405.14734"
 LossName = Literal[
     "sigmoid", "sigmoid_norm", "robust", "hinge", "ipo", "exo", "apo_zero", "apo_down", "nca", "bco", "sppo",
     "discopop", "cpo", "simpo", "orpo", "kto",
 ]  # fmt: skip
 SFT = "sft"
 """Name of the negative log-likelihood of chosen answers in a sum of losses."""
+LENGTH_WEIGHED = ("sigmoid", "robust")
+"""Losses whose default beta grows for short answers."""
+MEAN_BETA = 10.0
+"""Smallest default of beta times the tokens of an answer. Published: 5 (Lambert et al. 2024), 2 to 10 (Meng et al.
+2024), and 0.5 times the tokens of a summary (Rafailov et al. 2023)."""
 SMOOTHED = ("sigmoid", "robust", "exo")
 """Losses with an assumed share of wrong labels."""
 WITHOUT_REFERENCE = ("cpo", "simpo", "orpo")
@@ -30,16 +38,28 @@ OWNERS = {
 
 
 @config
+class DPOOptimizer(OptimizerConfig):
+    """The optimizer of DPO; `lr` depends on the model, and other options have their usual defaults."""
+
+    lr: float | None = option(
+        None, "learning rate after warm-up; null: 1e-6 for 2.8e9 parameters or more, and larger for smaller models "
+        "and adapters (docs/training.md)", gt=0, lt=float("inf"), source=f"{RAFAILOV}, appendix B",
+    )  # fmt: skip
+    published = (1e-6, 2.8e9)  # Pythia-2.8B
+
+
+@config
 class DPOConfig(BatchOptions):
     """Learn from pairs of a chosen and a rejected answer, or from answers with a verdict (`kto`)."""
 
     loss: LossName | Mapping[str, float] = option(
         "sigmoid", "what is minimised for each pair: a loss, or a sum of losses with their weights, such as "
-        "`{sigmoid: 1, sft: 0.1}`", source="arXiv:2305.18290",
+        "`{sigmoid: 1, sft: 0.1}`", source=RAFAILOV,
     )  # fmt: skip
     beta: float | None = option(
-        None, "weight of the log-ratios in the loss; of orpo, weight of the odds; default: 2 for simpo, else 0.1", gt=0,
-        lt=float("inf"),
+        None, "weight of the log-ratios in the loss; of orpo, weight of the odds; default: 2 for simpo, else 0.1; of "
+        "sigmoid and robust 10 / (mean tokens of an answer) if these are fewer than 100 (docs/training.md)", gt=0,
+        lt=float("inf"), source=f"{RAFAILOV}, appendix B; {TULU}; {SIMPO}",
     )  # fmt: skip
     label_smoothing: float | None = option(
         None, "assumed share of wrong labels, of sigmoid, robust and exo; default: 0.001 for exo, else 0", ge=0, lt=0.5,
@@ -51,7 +71,7 @@ class DPOConfig(BatchOptions):
     tau: float = option(
         0.05, "temperature of discopop, at which its two losses change over", gt=0, source="arXiv:2406.08414"
     )
-    gamma: float = option(0.5, "margin of simpo", ge=0, source="arXiv:2405.14734")
+    gamma: float = option(0.5, "margin of simpo", ge=0, source=SIMPO)
     sft_coef: float | None = option(
         None, "weight of the negative log-likelihood of chosen answers, per token; default: 1 for cpo and orpo, else 0",
         ge=0,
@@ -76,9 +96,7 @@ class DPOConfig(BatchOptions):
     )  # fmt: skip
     batch_size: int = option(32, "pairs (of kto: answers) of one optimizer step, on all ranks together", ge=1)
     dropout: bool = option(False, "dropout as in the model's configuration")
-    optimizer: OptimizerConfig = option(
-        OptimizerConfig(lr=1e-6), "optimizer, learning-rate schedule, bound on gradients"
-    )
+    optimizer: OptimizerConfig = option(DPOOptimizer(), "optimizer, learning-rate schedule, bound on gradients")
 
 
 def resolve(config: DPOConfig, *, is_streamed: bool = False) -> DPOConfig:
@@ -165,9 +183,23 @@ def _sft_coef(config: DPOConfig) -> float:
     return inside if inside is not None else sum(w for name, w in weights_of(config).items() if name in IMITATING)
 
 
-def beta_of(config: DPOConfig, loss: str) -> float:
-    """Return beta of a loss, by default 2 for simpo, else 0.1."""
-    return config.beta or (2.0 if loss == "simpo" else 0.1)
+def beta_of(config: DPOConfig, loss: str, num_tokens: float | None = None) -> float:
+    """Return beta of a loss: as given, or by default 2 for simpo, else 0.1 and for short answers more.
+
+    A margin of m nats between two answers costs a policy m / T nats a token. With 0.1 the loss of `sigmoid` falls until
+    m is about 40, which is little for an answer of 200 tokens, and for one of 10 tokens takes its whole probability. So
+    the default is at least 10 / T, which is a beta of 10 for log-ratios that are means over tokens.
+
+    Args:
+        config: the options.
+        loss: name of the loss.
+        num_tokens: T, the mean number of tokens of an answer; None if it is unknown before training.
+    """
+    if config.beta is not None:
+        return config.beta
+    if num_tokens and loss in LENGTH_WEIGHED:
+        return max(0.1, float(f"{MEAN_BETA / num_tokens:.1e}"))
+    return 2.0 if loss == "simpo" else 0.1
 
 
 def smoothing_of(config: DPOConfig, loss: str) -> float:

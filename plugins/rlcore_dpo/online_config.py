@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions, OptimizerConfig
-from rlcore_dpo.config import DPOConfig, LossName, resolve, weights_of
+from rlcore_dpo.config import DPOConfig, DPOOptimizer, LossName, resolve, weights_of
 
 ONLINE = "Guo et al. 2024, arXiv:2402.04792"
 
@@ -33,7 +33,7 @@ class OnlineDPOConfig(BatchOptions):
         "their weights", source=ONLINE,
     )  # fmt: skip
     beta: float | None = option(
-        None, "weight of the log-ratios in the loss; default: that of `dpo`", gt=0, lt=float("inf")
+        None, "weight of the log-ratios in the loss; default: 2 for simpo, else 0.1", gt=0, lt=float("inf")
     )
     label_smoothing: float | None = option(
         None, "assumed share of wrong labels, of sigmoid, robust and exo; default: 0.001 for exo, else 0", ge=0, lt=0.5
@@ -49,9 +49,7 @@ class OnlineDPOConfig(BatchOptions):
         None, "folder or hub id of another model with the same vocabulary as reference; default: the policy before "
         "training, or with an adapter the model without it",
     )  # fmt: skip
-    optimizer: OptimizerConfig = option(
-        OptimizerConfig(lr=1e-6), "optimizer, learning-rate schedule, bound on gradients"
-    )
+    optimizer: OptimizerConfig = option(DPOOptimizer(lr=1e-6), "optimizer, learning-rate schedule, bound on gradients")
 
 
 def pair_options(config: OnlineDPOConfig) -> DPOConfig:

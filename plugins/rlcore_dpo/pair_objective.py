@@ -47,14 +47,14 @@ class Term:
     compares: bool
 
 
-def terms_of(config: DPOConfig) -> list[Term]:
-    """Return the losses that the options name, with their options."""
-    return [_term(config, name, weight) for name, weight in weights_of(config).items()]
+def terms_of(config: DPOConfig, num_tokens: float | None = None) -> list[Term]:
+    """Return the losses that the options name, with their options, for answers of a mean number of tokens."""
+    return [_term(config, name, weight, num_tokens) for name, weight in weights_of(config).items()]
 
 
-def _term(config: DPOConfig, name: str, weight: float) -> Term:
+def _term(config: DPOConfig, name: str, weight: float, num_tokens: float | None) -> Term:
     function: Callable[..., Tensor] = getattr(losses, f"{'sigmoid' if name in SIGMOIDS else name}_loss")
-    beta, options = beta_of(config, name), {}
+    beta, options = beta_of(config, name, num_tokens), {}
     if name in SMOOTHED:
         options["label_smoothing"] = smoothing_of(config, name)
     if name == "discopop":
@@ -77,6 +77,11 @@ def read_pairs(rows: Sequence[Any], what: str) -> list[Pair]:
     for row in rows:
         _check_pair(row, what)
     return usable_pairs(rows, what)
+
+
+def mean_tokens(pairs: Sequence[Pair]) -> float:
+    """Return the mean number of tokens of an answer."""
+    return sum(sum(each.action_mask) for pair in pairs for each in (pair.chosen, pair.rejected)) / (2 * len(pairs))
 
 
 def is_usable_pair(row: Any) -> bool:
@@ -120,16 +125,18 @@ class PairObjective:
         policy: the policy.
         reference: the reference.
         temperature: divisor of the policy's logits; 1 for answers that no policy of this run has sampled.
+        num_tokens: mean number of tokens of an answer, from which the default of beta follows; None if it is unknown.
     """
 
     group = 2
     stack = staticmethod(stack_pairs)
 
     def __init__(
-        self, config: DPOConfig, policy: Policy, reference: PairReference, *, temperature: float = 1.0
-    ) -> None:
+        self, config: DPOConfig, policy: Policy, reference: PairReference, *, temperature: float = 1.0,
+        num_tokens: float | None = None,
+    ) -> None:  # fmt: skip
         self.config, self.policy, self.reference, self.temperature = config, policy, reference, temperature
-        self.terms = terms_of(config)
+        self.terms = terms_of(config, num_tokens)
 
     def loss_of(self, batch: Trajectories) -> Callable[[Trajectories], tuple[Tensor, dict[str, Tensor]]]:
         """Return the loss function of the parts of a batch, the pairs of an optimizer step on all ranks."""

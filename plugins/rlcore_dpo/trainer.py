@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import torch
 
 from rlcore.errors import ConfigError
+from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Order, Run, by_block, disable_dropout, eval_mode, micro_batches
 from rlcore.types import Metrics, Trajectories
 from rlcore_dpo.config import DPOConfig, resolve, sample_pipeline, workload
 from rlcore_dpo.kto_objective import KTOObjective, read_labelled
-from rlcore_dpo.pair_objective import PairObjective, is_usable_pair, read_pairs
+from rlcore_dpo.pair_objective import PairObjective, is_usable_pair, mean_tokens, read_pairs
 from rlcore_dpo.reference import Reference, is_built_with_reference
 from rlcore_transformers.data.mixtures import indices_by_source
 
@@ -47,7 +48,10 @@ class DPOTrainer:
         if config.loss == "kto":
             self.objective = KTOObjective(self.config, self._policy, self.reference, run)
         else:
-            self.objective = PairObjective(self.config, self._policy, self.reference)
+            num_tokens = None if run.data.sample_stream is not None else mean_tokens(self.rows)
+            self.objective = PairObjective(self.config, self._policy, self.reference, num_tokens=num_tokens)
+            betas = {term.name: term.beta for term in self.objective.terms}
+            get_logger("dpo").info("beta of each loss", **betas, tokens=num_tokens and round(num_tokens, 1))
         run.plan_steps(self.order.num_batches(config.batch_size))
         self.updater = run.updater(self._policy, config.optimizer)
         if self.held_out:

@@ -22,7 +22,7 @@ from rlcore.plugins.registry import all_registries
 from rlcore.plugins.wrappers import Layer, layers_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from rlcore.config.describe import Row
 
@@ -158,6 +158,7 @@ def print_options(options: Options) -> None:
         return
     if console.is_terminal and console.width < WIDTH_OF_TABLE:
         console.print(*(each for row in describe(options.config) for each in _stacked(row)), sep="\n")
+        _print_rates(console, options.config)
         return
     table = make_list("option", "type", "default", "range", "unit", "meaning", "source")
     for row in describe(options.config):
@@ -165,6 +166,15 @@ def print_options(options: Options) -> None:
         cells = (row.path, row.type, default, row.range, row.unit, row.meaning, row.source)
         table.add_row(*(Text(cell) for cell in cells))
     console.print(table)
+    _print_rates(console, options.config)
+
+
+def _print_rates(console: Console, config: type) -> None:
+    """Print how the learning rates among the options follow the model."""
+    from rlcore_tools.shown_rates import rate_lines, shown_rates
+
+    for rate in shown_rates(config):
+        console.print(Text("\n" + "\n".join(rate_lines(rate))), soft_wrap=not console.is_terminal)
 
 
 def _stacked(row: Row) -> list[RenderableType]:
@@ -180,6 +190,7 @@ def _stacked(row: Row) -> list[RenderableType]:
 def options_as_json(found: list[Options]) -> str:
     """Return the content of `print_options` as JSON."""
     from rlcore.config.describe import describe
+    from rlcore_tools.shown_rates import shown_rates
 
     shown: list[dict[str, Any]] = [
         {
@@ -187,6 +198,7 @@ def options_as_json(found: list[Options]) -> str:
             "what": options.what,
             "summary": options.summary,
             "options": [attrs.asdict(row) for row in describe(options.config)] if options.config else [],
+            "learning_rates": [attrs.asdict(rate) for rate in shown_rates(options.config)] if options.config else [],
         }
         for options in found
     ]

@@ -18,8 +18,12 @@ from rlcore.optim import optimization
 from rlcore.optim.updater import Updater
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
+from rlcore_dpo.config import DPOConfig
+from rlcore_dpo.online_config import OnlineDPOConfig
 from rlcore_grpo.config import GRPOConfig, GRPOOptimizer
-from rlcore_transformers.optimizers.learning_rates import adapted_rate
+from rlcore_ilql.config import ILQLConfig
+from rlcore_ppo.config import PPOConfig
+from rlcore_transformers.optimizers.learning_rate_rule import adapted_rate
 
 
 class Policy:
@@ -54,6 +58,32 @@ def test_an_adapter_has_ten_times_the_rate_of_full_weights_but_no_model_less_tha
     assert adapted_rate(1e-6, 7e9, 7e7, is_adapter=True) == 1e-4
     assert adapted_rate(5e-5, 124e6, 124e8, is_adapter=True) == 5e-5
     assert adapted_rate(3e-5, 124e6, 124e10, is_adapter=True) == 3e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "weights", "adapter"),
+    [
+        (DPOConfig, 7e9, 1e-6, 6.3e-6),  # 10 * 1e-6 * sqrt(2.8 / 7) = 6.32e-6
+        (DPOConfig, 2.8e7, 1e-5, 1e-4),  # a hundredth of the parameters
+        (ILQLConfig, 7e9, 5e-5, 6.7e-5),  # 10 * 5e-5 * sqrt(.124 / 7) = 6.65e-5
+        (ILQLConfig, 31e6, 1e-4, 1e-3),  # a quarter
+        (GRPOConfig, 7e7, 1e-5, 1e-4),  # a hundredth
+    ],
+)
+def test_trainers_without_a_rate_have_that_of_their_paper(
+    options: type, size: float, weights: float, adapter: float
+) -> None:
+    optimizer = options().optimizer
+    assert optimizer.lr is None
+    assert adapted_rate(*optimizer.published, size) == weights
+    assert adapted_rate(*optimizer.published, size, is_adapter=True) == adapter
+
+
+def test_rates_of_ppo_and_online_dpo_are_the_same_for_every_model_unless_they_are_null() -> None:
+    assert (PPOConfig().optimizer.lr, OnlineDPOConfig().optimizer.lr) == (3e-5, 1e-6)
+    assert adapted_rate(*structure(OnlineDPOConfig, {"optimizer": {"lr": None}}).optimizer.published, 2.8e7) == 1e-5
+    assert structure(PPOConfig, {"optimizer": {"betas": [0.9, 0.99]}}).optimizer.lr == 3e-5
+    assert adapted_rate(*structure(PPOConfig, {"optimizer": {"lr": None}}).optimizer.published, 31e6) == 6e-5
 
 
 def test_an_updater_without_a_rate_has_that_of_its_model() -> None:
@@ -94,10 +124,10 @@ def train(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path, **run: A
     )
 
 
-def rate_of(model: nn.Module, *, factor: float = 1.0) -> float:
-    """Return GRPO's rate for a small model, by a formula of its own."""
-    size = sum(each.numel() for each in model.parameters())
-    return float(f"{factor * min(1e-6 * (7e9 / size) ** 0.5, 0.003239 - 0.0001395 * math.log(size)):.1e}")
+def rate_of(model: nn.Module, *, published: float = 1e-6, size: float = 7e9, factor: float = 1.0) -> float:
+    """Return the rate for a small model, by default that of GRPO, by a formula of its own."""
+    count = sum(each.numel() for each in model.parameters())
+    return float(f"{factor * min(published * (size / count) ** 0.5, 0.003239 - 0.0001395 * math.log(count)):.1e}")
 
 
 @pytest.mark.parametrize("options", [{}, {"unfrozen_layers": 1}])
@@ -127,3 +157,21 @@ def test_a_resumed_run_goes_on_with_the_rate_of_its_model(
     parts = train(str(start), char_tokenizer, tmp_path, name="parts", steps=3, resume="auto")
     names = ("lr", "loss/policy", "grad/norm")
     assert [parts.metrics[name] for name in names] == [whole.metrics[name] for name in names]
+
+
+OFFLINE: dict[str, dict[str, Any]] = {
+    "dpo": {"samples": [{"prompt": "ab", "chosen": "a", "rejected": "b"}] * 2},
+    "ilql": {"samples": [["ab", "a"], ["ab", "b"]], "rewards": [1.0, 0.0]},
+}
+
+
+@pytest.mark.parametrize(("trainer", "published", "size"), [("dpo", 1e-6, 2.8e9), ("ilql", 5e-5, 124e6)])
+def test_runs_of_offline_trainers_have_the_rates_of_their_models(
+    trainer: str, published: float, size: float, tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    result = rlcore.train(
+        tiny_gpt2, tokenizer=char_tokenizer, trainer={"name": trainer, "batch_size": 2}, **OFFLINE[trainer],
+        loggers=[], eval={"at_end": False}, run={"root": str(tmp_path), "steps": 1, "report": False},
+    )  # fmt: skip
+    assert result.metrics["lr"] == rate_of(tiny_gpt2, published=published, size=size)

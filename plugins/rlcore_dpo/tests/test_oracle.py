@@ -26,9 +26,16 @@ LOSSES = (
 )  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     **{loss: {**SMALL, "loss": loss} for loss in LOSSES},
-    "robust": {**SMALL, "loss": "robust", "label_smoothing": 0.1},
+    "sigmoid": {**SMALL, "beta": 0.1},  # its default depends on all rows, and the oracle sees those of each step
+    "robust": {**SMALL, "loss": "robust", "label_smoothing": 0.1, "beta": 0.1},
     "another temperature": {**SMALL, "loss": "discopop", "tau": 0.5},
-    "a sum": {**SMALL, "loss": {"sigmoid": 1, "ipo": 0.5, "sft": 0.1}, "nll": "full", "label_smoothing": 0.1},
+    "a sum": {
+        **SMALL,
+        "loss": {"sigmoid": 1, "ipo": 0.5, "sft": 0.1},
+        "nll": "full",
+        "label_smoothing": 0.1,
+        "beta": 0.1,
+    },
     "a reference in every step": {**SMALL, "loss": "ipo", "average": "sum", "precompute_ref": False},
     "kto": {"batch_size": 6, "loss": "kto", "desirable_weight": 3.0, "undesirable_weight": 0.1},
 }

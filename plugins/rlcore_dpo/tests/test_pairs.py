@@ -20,6 +20,9 @@ from rlcore_dpo.config import DPOConfig, beta_of, resolve, smoothing_of
 from rlcore_preferences.preferences import Pair
 from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 
+BETA = 2.0
+"""Default beta of `sigmoid` for the 20 answers of `ROWS`, of 101 tokens: 10 / (101 / 20) = 1.98, with two digits."""
+
 
 def expected_loss(name: str, plain: Any, reference: Any, pairs: list[Pair]) -> torch.Tensor:
     losses, likelihood, tokens = [], torch.zeros(()), 0
@@ -27,10 +30,10 @@ def expected_loss(name: str, plain: Any, reference: Any, pairs: list[Pair]) -> t
         c, r = answer(plain, pair.chosen), answer(plain, pair.rejected)
         rc, rr = (answer(reference, sample).detach() for sample in (pair.chosen, pair.rejected))
         if name == "sum":
-            odd = -F.logsigmoid(0.1 * ((c.sum() - rc.sum()) - (r.sum() - rr.sum())))
+            odd = -F.logsigmoid(BETA * ((c.sum() - rc.sum()) - (r.sum() - rr.sum())))
             losses.append(odd + 2 * -F.logsigmoid(2 * (c.mean() - r.mean()) - 0.5))
         elif name == "sigmoid":
-            losses.append(-F.logsigmoid(0.1 * ((c.sum() - rc.sum()) - (r.sum() - rr.sum()))))
+            losses.append(-F.logsigmoid(BETA * ((c.sum() - rc.sum()) - (r.sum() - rr.sum()))))
         elif name == "ipo":
             losses.append(((c.mean() - rc.mean()) - (r.mean() - rr.mean()) - 5) ** 2)
         elif name == "ipo sum":
@@ -149,6 +152,33 @@ def test_default_options_depend_on_the_chosen_loss() -> None:
     assert (beta_of(simpo, "simpo"), simpo.sft_coef, simpo.precompute_ref) == (2.0, 0.0, False)
     assert (beta_of(orpo, "orpo"), orpo.sft_coef) == (0.1, 1.0)
     assert smoothing_of(DPOConfig(), "exo") == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("loss", "num_tokens", "beta"),
+    [
+        ("sigmoid", 10, 1.0),  # 10 / 10
+        ("robust", 7.24, 1.4),  # 10 / 7.24 = 1.38
+        ("sigmoid", 50, 0.2),
+        ("sigmoid", 100, 0.1),
+        ("sigmoid", 300, 0.1),
+        ("sigmoid", None, 0.1),
+        ("hinge", 10, 0.1),
+        ("simpo", 10, 2.0),
+    ],
+)
+def test_beta_is_larger_for_short_answers_unless_it_is_set(loss: str, num_tokens: float | None, beta: float) -> None:
+    assert beta_of(DPOConfig(), loss, num_tokens) == beta
+    assert beta_of(DPOConfig(beta=0.3), loss, num_tokens) == 0.3
+
+
+def test_a_run_takes_beta_from_the_mean_length_of_its_answers(tmp_path: Path) -> None:
+    rows = [{"prompt": "ab", "chosen": "cdefghi", "rejected": "c"}, {"prompt": "b", "chosen": "cde", "rejected": "fgh"}]
+    trainer = make(tmp_path, make_gpt2(), rows)
+    lengths = [sum(each.action_mask) for pair in trainer.rows for each in (pair.chosen, pair.rejected)]
+    assert lengths == [8, 2, 4, 4]  # letters, and the token that ends the answer
+    assert [term.beta for term in trainer.objective.terms] == [2.2]  # 10 / 4.5 = 2.22
+    assert make(tmp_path / "set", make_gpt2(), rows, beta=0.2).objective.terms[0].beta == 0.2
 
 
 def test_rows_of_another_form_are_refused(tmp_path: Path) -> None:
