@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import is_conversation
+from rlcore_transformers.data.image_parts import IMAGE_COLUMNS, is_image
 
 if TYPE_CHECKING:
     from rlcore_vision.image_store import ImageStore
 
 TOKEN = "image_token"  # noqa: S105  no password
 """Key of a part of a message: the token of its image in the run."""
-COLUMNS = ("images", "image")
-"""Columns that hold a row's images; a message may have them too."""
 PLACE = "<image>"
 """How data sets mark the place of an image in a text, whatever token the processor has for it."""
 CONTINUATIONS = ("completion", "output", "response", "completions")
@@ -27,16 +26,7 @@ PREFERENCES = ("chosen", "rejected")
 MARK = re.compile(r"<image:([4-7][0-9a-f]{7})>")
 """The text that names an image of the run (`ImageStore.mark`)."""
 _SOURCES = ("image", "path", "url", "bytes", "base64", "image_url")
-_IMAGES = ("image", "image_url", "input_image")
 _OTHER_MEDIA = ("video", "video_url", "audio", "audio_url", "input_audio", "file", "input_file")
-
-
-def is_image(part: Any) -> bool:
-    """Return whether a part of a message's content is an image."""
-    if not isinstance(part, Mapping):
-        return False
-    kind = part.get("type")
-    return kind in _IMAGES or (kind is None and any(part.get(key) is not None for key in ("image", "image_url")))
 
 
 def place_images(images: ImageStore, row: Any, column: str, where: str) -> Any:
@@ -106,7 +96,7 @@ def _check_alike(shown: Mapping[str, Counter[int]], where: str) -> None:
 
 
 def _tokens(images: ImageStore, row: Mapping[str, Any], where: str) -> list[int]:
-    columns = [column for column in COLUMNS if row.get(column) is not None]
+    columns = [column for column in IMAGE_COLUMNS if row.get(column) is not None]
     if len(columns) > 1:
         raise DataError(f"{where}: has both 'images' and 'image'; leave one of them out")
     for column in columns:
@@ -177,7 +167,7 @@ def _converse(images: ImageStore, messages: Any, given: list[int], where: str) -
         if message["role"] == "assistant" and any(map(is_image, parts)):
             raise DataError(f"{where}[{k}]: has an image in a turn of the assistant, which writes text only")
         changed = {"content": parts} if any(map(is_image, parts)) else {}
-        made.append({**{key: value for key, value in message.items() if key not in COLUMNS}, **changed})
+        made.append({**{key: value for key, value in message.items() if key not in IMAGE_COLUMNS}, **changed})
     if rest and has_places:
         raise DataError(
             f"{where}: the row has {len(given)} images, and {len(rest)} of them have no part {{type: image}} and no "

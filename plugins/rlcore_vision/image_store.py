@@ -15,12 +15,13 @@ from typing import Any
 from weakref import WeakSet
 
 import attrs
-import torch
 from PIL import Image
 from torch import Tensor
 
 from rlcore.errors import DataError, ModelError
+from rlcore.safe_text import shorten
 from rlcore_vision.pictures import file_stamp, open_picture
+from rlcore_vision.pixel_values import join, num_bytes
 
 FIRST = 2**30
 """The tokens of images are numbers from FIRST to 2 FIRST - 1, which fit the 32 bits in which ranks send tokens."""
@@ -106,18 +107,46 @@ class ImageStore:
         stamp = file_stamp(source)
         if key in self._known and self._known[key][0] == stamp:
             return self._known[key][1]
-        image = open_picture(source, where, allow_urls=self.allow_urls)
-        digest = _digest(image)
+        token = self._insert(open_picture(source, where, allow_urls=self.allow_urls), source, stamp, where)
+        if key:
+            self._known[key] = (stamp, token)
+        return token
+
+    def adopt(self, other: ImageStore, token: int, where: str) -> int:
+        """Return this store's token of an image of another store: of the pixels that the other one has read.
+
+        The image's source is opened only if this store has no image with these pixels.
+
+        Raises:
+            DataError: the source cannot be opened, or has other pixels than when the other store read it.
+        """
+        picture, digest = other[token], other._digests[token]
+        known = self._pictures.get(own := self._token_of(digest))
+        if known is not None and file_stamp(known.source) in (known.stamp, None):
+            return own
+        stamp = file_stamp(picture.source)
+        image = open_picture(picture.source, where, allow_urls=self.allow_urls)
+        _require_same(image, digest, picture.source)
+        return self._insert(image, picture.source, stamp, where)
+
+    def _token_of(self, digest: bytes) -> int:
+        """Return the token of the image with these pixels, or the first one that is free for it."""
         token = FIRST + int.from_bytes(digest[:4], "big") % FIRST
         while self._digests.get(token, digest) != digest:
             token = FIRST + (token + 1) % FIRST
-        if token not in self._pictures:
+        return token
+
+    def _insert(self, image: Image.Image, source: Any, stamp: tuple[int, int] | None, where: str) -> int:
+        digest = _digest(image)
+        token = self._token_of(digest)
+        known = self._pictures.get(token)
+        if known is None:
             text, pixels = self._process(image, where)
             self._digests[token] = digest
             self._pictures[token] = Picture(source, text, text.count(self.image_token), stamp)
             self._keep(token, pixels)
-        if key:
-            self._known[key] = (stamp, token)
+        elif file_stamp(known.source) != known.stamp:  # the file from which it was read first is another one now
+            self._pictures[token] = attrs.evolve(known, source=source, stamp=stamp)
         return token
 
     def mark(self, token: int) -> str:
@@ -172,7 +201,7 @@ class ImageStore:
             self._pictures[token] = attrs.evolve(picture, stamp=stamp)
             each.append(self._pixels.get(token) or self._keep(token, self._process(image, "image")[1]))
         dim = 1 if each[0]["pixel_values"].dim() == 5 else 0  # [1, parts, channels, height, width]
-        return {name: _join([inputs[name] for inputs in each], dim) for name in each[0]}
+        return {name: join([inputs[name] for inputs in each], dim) for name in each[0]}
 
     def open(self, token: int) -> Image.Image:
         """Return an image, opened anew.
@@ -182,11 +211,7 @@ class ImageStore:
         """
         source = self[token].source
         image = open_picture(source, "image", allow_urls=self.allow_urls)
-        if self._digests[token] != _digest(image):
-            raise DataError(
-                f"image {source!r:.80}: has changed since the run read it; keep the files of images as they are during "
-                "a run"
-            )
+        _require_same(image, self._digests[token], source)
         return image
 
     def probe(self) -> dict[str, Tensor]:
@@ -206,12 +231,12 @@ class ImageStore:
         return offsets[0]["replacement"], {name: made[name] for name in made if name not in _OF_TEXT}
 
     def _keep(self, token: int, pixels: dict[str, Tensor]) -> dict[str, Tensor]:
-        size = _num_bytes(pixels)
+        size = num_bytes(pixels)
         if size <= self._room:
             self._pixels[token] = pixels
             self._free -= size
             while self._free < 0:
-                self._free += _num_bytes(self._pixels.popitem(last=False)[1])
+                self._free += num_bytes(self._pixels.popitem(last=False)[1])
         return pixels
 
 
@@ -219,14 +244,9 @@ def _digest(image: Image.Image) -> bytes:
     return hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest()
 
 
-def _num_bytes(pixels: Mapping[str, Tensor]) -> int:
-    return sum(array.numel() * array.element_size() for array in pixels.values())
-
-
-def _join(arrays: Sequence[Tensor], dim: int) -> Tensor:
-    """Concatenate the arrays of several images; smaller ones are padded with zeros, as processors pad them."""
-    if all(array.shape[dim + 1 :] == arrays[0].shape[dim + 1 :] for array in arrays):
-        return torch.cat(list(arrays), dim)
-    height, width = (max(array.shape[k] for array in arrays) for k in (-2, -1))
-    pad = torch.nn.functional.pad
-    return torch.cat([pad(each, (0, width - each.shape[-1], 0, height - each.shape[-2])) for each in arrays], dim)
+def _require_same(image: Image.Image, digest: bytes, source: Any) -> None:
+    if _digest(image) != digest:
+        name = shorten(str(source), 200) if isinstance(source, str | Path) else repr(source)[:80]
+        raise DataError(
+            f"image {name}: has changed since the run read it; keep the files of images as they are during a run"
+        )

@@ -30,12 +30,12 @@ def register_architectures(register: Register) -> None:
 
 @hookimpl
 def register_rewards(register: Register) -> None:
-    """Register the reward of models that see, where the package of the extra `reward` is installed."""
-    if find_spec("rlcore_reward") is None:
-        return
+    """Register the reward of models that see, or, without the package of the extra `reward`, an error that names it."""
+    target, options = "rlcore_vision.missing_reward:MissingReward", "rlcore_vision.missing_reward:MissingOptions"
+    if find_spec("rlcore_reward") is not None:
+        target = "rlcore_vision.reward.reward_model:VisionRewardModel"
+        options = "rlcore_vision.reward.config:VisionRewardConfig"
     register(
-        "vision_reward_model",
-        "rlcore_vision.reward.reward_model:VisionRewardModel",
-        config="rlcore_vision.reward.config:VisionRewardConfig",
+        "vision_reward_model", target, config=options,
         summary="the score of a reward model that sees the images of the prompts",
-    )
+    )  # fmt: skip

@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import DataError, ModelError
 from rlcore.types import is_conversation
-from rlcore_vision.image_rows import COLUMNS, TOKEN, is_image, place_images
+from rlcore_transformers.data.image_parts import holds_images, is_image, shows_image
+from rlcore_vision.image_rows import TOKEN, place_images
 
 if TYPE_CHECKING:
     from rlcore_vision.image_store import ImageStore
@@ -107,9 +108,8 @@ class TextsOnly:
         """
         del column
         values = row.values() if isinstance(row, Mapping) else [row]
-        talks = [value for value in values if is_conversation(value)]
-        parts = [part for talk in talks for message in talk for part in as_list(message.get("content"))]
-        if any(map(is_image, parts)) or (isinstance(row, Mapping) and any(row.get(name) for name in COLUMNS)):
+        messages = [message for value in values if is_conversation(value) for message in value]
+        if any(map(shows_image, messages)) or (isinstance(row, Mapping) and holds_images(row)):
             raise DataError(
                 f"{where}: has images, and the run's tokenizer comes without an image processor: pass tokenizer=, the "
                 "model's processor"
@@ -120,11 +120,6 @@ class TextsOnly:
 def make_blind(tokenizer: PreTrainedTokenizerBase) -> Any:
     """Return a copy of a tokenizer that refuses images, of a subclass of its class."""
     return _of_subclass(tokenizer, TextsOnly)
-
-
-def as_list(content: Any) -> list[Any]:
-    """Return the parts of a message's content; none of a text."""
-    return list(content) if isinstance(content, list | tuple) else []
 
 
 def _of_subclass(tokenizer: PreTrainedTokenizerBase, part: type) -> Any:

@@ -10,6 +10,7 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import is_conversation
 from rlcore_transformers.data.chat import SPEAKERS
+from rlcore_transformers.data.image_parts import shows_image
 from rlcore_transformers.data.sources import load_source, rename
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 ANSWERS = ("chosen", "rejected")
 PROMPT_KEYS = ("instruction", "conversations")
 """Keys of known formats that become the prompt."""
-IMAGE_PARTS = ("image", "image_url", "input_image")
-"""Types of the parts of a message that show an image: of `transformers`, of chat completions and of responses."""
 _NO_ROLE = (
     "is a text without a prompt, which data.as_messages cannot read as messages; give a prompt and an answer, or leave "
     "data.as_messages at false"
@@ -94,9 +93,7 @@ def _refuse_images(row: Any, column: str, answers: Sequence[str], where: str) ->
         read = [row.get(name) for name in (column, *given)]
     for value in read:
         for message in value if is_conversation(value) else ():
-            content: Any = message.get("content")
-            parts = content if isinstance(content, list | tuple) else ()
-            if any(isinstance(part, Mapping) and part.get("type") in IMAGE_PARTS for part in parts):
+            if shows_image(message):
                 raise DataError(
                     f"{where}: a message ({shorten(message['role'])}) shows an image, which this model does not read: "
                     "take a vision-language model with model.architecture=vision_language, or leave the image out"

@@ -8,7 +8,8 @@ from typing import Any, cast
 from rlcore.errors import ConfigError, DataError
 from rlcore_reward.placement import place
 from rlcore_reward.reward_model import RewardModel
-from rlcore_vision.image_rows import MARK, TOKEN, is_image
+from rlcore_transformers.data.image_parts import is_image
+from rlcore_vision.image_rows import MARK, TOKEN
 from rlcore_vision.image_store import STORES
 from rlcore_vision.options import VisionLanguageConfig
 from rlcore_vision.reward.config import VisionRewardConfig
@@ -57,11 +58,24 @@ class VisionRewardModel(RewardModel):
         return self.scorer.tokenizer.images
 
     def _own(self, token: int) -> int:
-        """Return the reward model's token of an image that the policy's rows show."""
-        store = next((each for each in STORES if token in each and each is not self._images), None)
-        if store is None:
+        """Return the reward model's token of an image that the policy's rows show: of the pixels that the policy saw.
+
+        Raises:
+            DataError: no rows of this process show it, or its file has changed since they were read.
+        """
+        stores = [each for each in STORES if token in each]
+        others = [each for each in stores if each is not self._images]
+        if not stores:
             raise DataError(f"vision_reward_model: a prompt shows the image {token:08x}, which no row of the run has")
-        return int(self._images.add(store[token].source, "vision_reward_model"))
+        failed: DataError | None = None
+        for store in others:  # of several runs, whose images have the same tokens
+            try:
+                return int(self._images.adopt(store, token, "vision_reward_model"))
+            except DataError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return token
 
     def _seen(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         content = message.get("content")

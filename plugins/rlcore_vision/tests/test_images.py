@@ -226,13 +226,24 @@ def test_a_model_of_texts_refuses_messages_that_show_images() -> None:
         build_samples([{"messages": [*talk, answer]}], tokenizer, DataConfig(), max_length=0)
 
 
-@pytest.mark.parametrize("kind", ["image", "image_url", "input_image"])
-def test_a_model_of_texts_refuses_parts_of_every_name_in_columns_that_it_reads_only(kind: str) -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        *({"content": [{"type": kind}, TEXT]} for kind in ("image", "image_url", "input_image")),
+        *({"content": [{key: "a.png"}, TEXT]} for key in ("image", "image_url")),
+        *({"content": "what colour ?", key: "a.png"} for key in ("image", "images")),
+    ],
+    ids=str,
+)
+def test_a_model_of_texts_refuses_images_of_every_form_in_columns_that_it_reads_only(message: dict[str, Any]) -> None:
     _, processor = FAMILIES["llava"]()
     tokenizer = processor.tokenizer
     tokenizer.chat_template = processor.chat_template
-    seen = [{"role": "user", "content": [{"type": kind}, TEXT]}]
-    plain, answer = [{"role": "user", "content": [TEXT]}], [{"role": "assistant", "content": "red"}]
+    seen = [{"role": "user", **message}]
+    plain, answer = (
+        [{"role": "user", "content": [TEXT], "images": [], "image": None}],
+        [{"role": "assistant", "content": "red"}],
+    )
     with pytest.raises(DataError, match=r"prompts\[0\]: a message \('user'\) shows an image"):
         build_prompts([{"prompt": seen}], tokenizer, DataConfig(), max_length=0)
     for row in ({"messages": [*seen, *answer]}, {"prompt": seen, "completion": answer}):

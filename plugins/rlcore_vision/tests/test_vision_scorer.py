@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from vision_making import FAMILIES, picture
+from vision_making import FAMILIES, picture, scored_alone
 
 import rlcore
 from rlcore.errors import ModelError
@@ -127,19 +127,29 @@ def test_pairs_about_images_are_learned_and_the_folder_is_a_reward(trained: Path
 
 
 def test_grpo_is_rewarded_by_a_model_that_sees(trained: Path, tmp_path: Path) -> None:
-    """A reward model of one folder scores the answers of another policy, about images that only its rows have."""
+    """Each reward of the run is the reward model's own, by plain transformers, of the completion and its image."""
     config, processor = FAMILIES["llava"]()
     torch.manual_seed(1)
-    rows = [{"images": row["images"], "prompt": QUESTION} for row in pairs(5, 8)]
+    images = [row["images"][0] for row in pairs(5, 8)]
+    rows = [{"images": [image], "prompt": QUESTION, "number": k} for k, image in enumerate(images)]
+    words = ["red", "green", "blue", "yellow", processor.tokenizer.eos_token]
     result = rlcore.train(
         config, tokenizer=processor, prompts=rows, loggers=[], gen={"max_new_tokens": 2},
+        sampler={"name": "default", "allowed_tokens": processor.tokenizer.convert_tokens_to_ids(words)},
         trainer={"name": "grpo", "rollouts": 16, "num_generations": 2, "optimizer": {"lr": 1e-3}},
         reward_fn={"fn": "vision_reward_model", "path": str(trained / "model")},
         run={"root": str(tmp_path), "name": "run", "steps": 2, "report": False, "rollouts": "all"},
     )  # fmt: skip
     logged = [json.loads(line) for line in (result.run_dir / "rollouts.jsonl").read_text().splitlines()]
     assert len(logged) == 32
-    assert len({row["reward"] for row in logged}) > 8
+    assert {row["columns"]["number"] for row in logged} == set(range(8))
+    assert {row["ended"] for row in logged} == {True, False}
+    for row in logged:
+        end = " <end>" if row["ended"] else ""
+        text = f"user : <image>what colour is the shape ? <end>assistant : {row['output']}{end}"
+        assert row["reward"] == pytest.approx(
+            scored_alone(trained / "model", images[row["columns"]["number"]], text), abs=1e-4
+        )
 
 
 def test_resuming_equals_not_having_stopped(tmp_path: Path) -> None:

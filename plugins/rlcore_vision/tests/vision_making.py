@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rlcore.settings import DataConfig
 from rlcore.types import Prompt, Trajectories
@@ -78,3 +81,12 @@ def extended(inputs: dict[str, Any], more: list[int]) -> dict[str, Any]:
         if name in made:
             made[name] = torch.cat([made[name], torch.zeros_like(added)], 1)
     return made
+
+
+@torch.no_grad()
+def scored_alone(folder: Path, image: Image.Image, text: str) -> float:
+    """Return a reward model's score of one image and text, by plain `transformers` and the head's weights."""
+    processor, model = AutoProcessor.from_pretrained(folder), AutoModelForImageTextToText.from_pretrained(folder)
+    inputs = processor(text=[text], images=[image], return_tensors="pt", add_special_tokens=False)
+    hidden = model(**inputs, output_hidden_states=True).hidden_states[-1][0, -1]
+    return float(hidden @ load_file(folder / "heads.safetensors")["sequence_score.score.weight"][0])
