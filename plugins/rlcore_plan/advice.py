@@ -63,7 +63,13 @@ def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -
             with _silence():  # warnings about a changed configuration do not concern the run
                 changed = merge(values, parse_overrides(change.split()))
                 then = estimate(
-                    changed, where, world=found.world, nodes=found.layout.nodes, known=found, device=found.device
+                    changed,
+                    where,
+                    world=found.world,
+                    nodes=found.layout.nodes,
+                    known=found,
+                    device=found.device,
+                    memory=0 if found.raw.engines is None else found.raw.engines.memory,
                 )
         except RLCoreError:  # not every trainer or model has every option
             continue
@@ -78,7 +84,7 @@ def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -
 
 def _divisions(found: Estimate) -> list[Advice]:
     """Try every strategy that divides the model, with its parts on the device or in the CPU's memory."""
-    if found.world == 1 or found.raw.sizes.refusal:
+    if found.world == 1 or found.raw.sizes.refusal or found.subject.settings.run.asynchronous:
         return []
     advice, layout = [], found.layout
     for each in every_layout(layout.nodes, layout.per_node, is_float32=found.raw.sizes.is_float32):

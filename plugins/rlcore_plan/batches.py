@@ -39,6 +39,13 @@ def rollouts(subject: PlannedRun, size: int) -> Trajectories:
     return Trajectories.stack(tokens, [[False] * len(prompt.tokens) + [True] * new for prompt in made])
 
 
+def checked(subject: PlannedRun, rows: int, new: int) -> Trajectories:
+    """Return continuations of `new` tokens of prompts of the maximum length."""
+    made = prompts(subject, rows, subject.lengths.prompt + new)
+    masks = [[i >= len(each.tokens) - new for i in range(len(each.tokens))] for each in made]
+    return Trajectories.stack([list(each.tokens) for each in made], masks)
+
+
 def prompts(subject: PlannedRun, size: int, length: int, different: int = 0) -> list[Prompt]:
     """Return `size` prompts of one length, of which `different` are distinct; all are if it is 0."""
     base, made = max(vocabulary_of(subject.policy), 2), []

@@ -10,7 +10,7 @@ from rlcore_plan.estimate import Estimate
 from rlcore_plan.layout import WHOLE, Placement, every_layout
 from rlcore_plan.operations import Matrices, matrices_of
 from rlcore_plan.rates import Rates
-from rlcore_plan.round_time import LARGEST, RoundTime, Work, larger, round_time, work_of
+from rlcore_plan.round_time import LARGEST, RENEWING, RoundTime, Work, larger, round_time, work_of
 from rlcore_plan.step_memory import Measured
 
 PHASES = ("start", "sampling", "update", "checkpoint")
@@ -46,9 +46,10 @@ class Cluster:
         return round_time(self.found.raw, self.matrices, self.work, layout, self.rates)
 
     def efficiency(self, layout: Placement) -> float:
-        """Return the share of a round in which devices compute."""
+        """Return the share of a round in which the devices of ranks compute; they wait for what samples elsewhere."""
         taken = self.time(layout)
-        return 1 - taken.seconds["exchange"] / taken.total
+        waiting = ["exchange", RENEWING, *(["sampling"] if self.found.raw.engines else [])]
+        return 1 - sum(taken.seconds.get(name, 0.0) for name in waiting) / taken.total
 
     def fits(self, layout: Placement) -> bool:
         """Return whether every phase of a rank fits in a device."""
@@ -67,7 +68,7 @@ def plan_cluster(found: Estimate, limit: int, rates: Rates) -> Cluster:
     layouts = every_layout(layout.nodes, layout.per_node, is_float32=found.raw.sizes.is_float32)
     if layout not in layouts:
         layouts.append(layout)
-    if found.raw.sizes.refusal:
+    if found.raw.sizes.refusal or found.subject.settings.run.asynchronous:
         layouts = [each for each in layouts if each.strategy == WHOLE]
     options = tuple((each, found.under(each)) for each in layouts)
     return Cluster(found, limit, rates, matrices_of(found.subject), work_of(found.subject, found.raw), options)

@@ -38,7 +38,10 @@ def write_cluster(cluster: Cluster) -> str:
     lines.append(f"  {tokens * layout.world / taken.total:,.0f} tokens a second on all devices")
     lines += ["", *_assumptions(cluster), ""]
     lines += ["share of a round in which devices compute, with the rows of a device unchanged", *_growth(cluster)]
-    lines += ["(in brackets: does not fit in a device)", "", f"note: {NOT_RUN}"]
+    lines += ["(in brackets: does not fit in a device)"]
+    if cluster.found.raw.engines is not None:
+        lines.append("(devices of processes, which wait while others sample for them; these grow in proportion)")
+    lines += ["", f"note: {NOT_RUN}"]
     return "\n".join(lines)
 
 
@@ -64,6 +67,8 @@ def _assumptions(cluster: Cluster) -> list[str]:
         ("--inter-bandwidth", f"{rates.inter_bandwidth / 1e9:g} GB/s from a device to other machines"),
         ("--overlap", f"{100 * rates.overlap:g} % of an exchange hidden where computation goes on meanwhile"),
     ]
+    if cluster.found.raw.engines is not None and cluster.found.raw.engines.sent:
+        assumed.append(("", "the weights to what samples pass at --inter-bandwidth, to one copy after another"))
     lines = [f"assumed: {rows} rows of {tokens} tokens in all on a device in {_steps(work.steps)}"]
     return [*lines, *(f"  {option:<20}{text}" for option, text in assumed)]
 

@@ -65,14 +65,18 @@ def _plan(arguments: argparse.Namespace) -> int:
     from rlcore_plan.cluster_report import write_cluster
     from rlcore_plan.estimate import device_memory, estimate
     from rlcore_plan.heap import Heap
+    from rlcore_plan.ranks_beside import leave_to_servers
     from rlcore_plan.report import report_as_json, write_report
     from rlcore_plan.sizes import write_count
 
+    devices = leave_to_servers(devices, values, where)
+    world = devices.world if devices.kind else world
     gc.freeze()  # each estimate collects garbage; imported modules need not be searched
     heap = Heap() if devices.kind is None else None
     with redirect_stdout(sys.stderr):  # output of a model's or a user's module
         found = estimate(
-            values, where, world=world, nodes=devices.nodes, heap=heap, device=devices.kind
+            values, where, world=world, nodes=devices.nodes, heap=heap, device=devices.kind,
+            memory=devices.limit[0] if devices.limit else 0,
         )  # fmt: skip
         limit, limit_from = devices.limit or device_memory(found.device)
         with heap.closed() if heap is not None else nullcontext():  # measurable only if little has been freed

@@ -18,9 +18,10 @@ from rlcore.plugins.switches import configured
 from rlcore.ranks import Ranks
 from rlcore.settings import TrainConfig
 from rlcore_plan.draws import is_drawn_alike
+from rlcore_plan.engines import engines_of
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Heap
-from rlcore_plan.layout import WHOLE, ZERO2, ZERO3, Placement, layout_of
+from rlcore_plan.layout import TENSOR, WHOLE, ZERO2, ZERO3, Placement, layout_of
 from rlcore_plan.phases import measure
 from rlcore_plan.planned_run import PlannedRun, build_subject, read_inputs
 from rlcore_plan.rehearsals import measure_rehearsal
@@ -99,6 +100,7 @@ def estimate(
     known: Estimate | None = None,
     heap: Heap | None = None,
     device: str | None = None,
+    memory: int = 0,
 ) -> Estimate:
     """Estimate the memory of a run without reading or allocating weights.
 
@@ -112,6 +114,7 @@ def estimate(
         heap: measures the bytes that malloc keeps of freed tensors, in a process that has freed little before; without
             it they are not counted.
         device: kind of the devices, such as `cuda`; if omitted, that of this machine. Kernels are this machine's.
+        memory: bytes of a device, of which a server may take a share; 0 if unknown.
 
     Raises:
         RLCoreError: the configuration cannot be used, or does not bound the lengths of the data.
@@ -122,7 +125,7 @@ def estimate(
     baseline = _resident_bytes()
     with configured(settings.plugins.disable, settings.plugins.only), torch.random.fork_rng(devices=[]):
         layout = layout_of(settings.run, nodes, world // nodes)
-        raw, subject, mode = _measured(settings, where, world, known, heap)
+        raw, subject, mode = _measured(settings, where, world, known, heap, tensor=layout.strategy == TENSOR)
         rates = _learning_rates(subject) if known is None else known.rates
     if layout.strategy != WHOLE and raw.sizes.refusal:
         raise ModelError(f"run.shard = '{layout.strategy}': the model cannot be divided: {raw.sizes.refusal}")
@@ -132,6 +135,8 @@ def estimate(
             "model.dtype=float32, with run.mixed_precision=bf16 to compute in 16 bits"
         )
     kind = device or subject.ranks.device.type
+    engines = engines_of(subject, memory, per_node=layout.per_node, is_cpu=kind == "cpu")
+    raw = attrs.evolve(raw, engines=engines)
     own = baseline + KERNELS if kind == "cpu" else 0
     return Estimate(raw, layout, arrange(raw, layout, is_cpu=kind == "cpu"), own, kind, subject, mode, rates)
 
@@ -152,7 +157,7 @@ def _resident_bytes() -> int:
 
 
 def _measured(
-    settings: TrainConfig, where: str, world: int, known: Estimate | None, heap: Heap | None
+    settings: TrainConfig, where: str, world: int, known: Estimate | None, heap: Heap | None, *, tensor: bool
 ) -> tuple[Raw, PlannedRun, FakeTensors]:
     try:
         with fake_tensors(known.mode if known else _fake_tensors_with(heap)) as mode, warnings.catch_warnings():
@@ -161,7 +166,7 @@ def _measured(
             if subject.rehearsal is not None:
                 return measure_rehearsal(subject, subject.rehearsal, mode.live), subject, mode
             draws = known.raw.draws if known and is_drawn_alike(subject, known.subject) else None
-            return measure(subject, mode.live, draws), subject, mode
+            return measure(subject, mode.live, draws, tensor=tensor), subject, mode
     except RLCoreError:
         raise
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:

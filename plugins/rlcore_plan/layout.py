@@ -8,8 +8,8 @@ from rlcore.errors import ConfigError
 from rlcore.plugins.registry import registries
 from rlcore.settings import RunConfig
 
-WHOLE, FSDP, ZERO2, ZERO3 = "none", "fsdp", "zero2", "zero3"
-OURS = {"rlcore:none": WHOLE, "rlcore-shard:fsdp": FSDP, "rlcore-shard:zero2": ZERO2, "rlcore-shard:zero3": ZERO3}
+WHOLE, FSDP, ZERO2, ZERO3, TENSOR = "none", "fsdp", "zero2", "zero3", "tp"
+OURS = {"rlcore:none": WHOLE} | {f"rlcore-shard:{name}": name for name in (FSDP, ZERO2, ZERO3, TENSOR)}
 """The strategies whose memory and traffic are known, by full name."""
 
 
@@ -18,7 +18,7 @@ class Placement:
     """The devices of a run, and what divides its model among them.
 
     Attributes:
-        strategy: `none`, `fsdp`, `zero2` or `zero3`.
+        strategy: `none`, `fsdp`, `zero2`, `zero3` or `tp`.
         nodes: number of machines.
         per_node: devices of each machine, one for each process.
         within_node: whether the model is divided among the devices of a machine only.
@@ -39,7 +39,7 @@ class Placement:
     @property
     def divides_weights(self) -> bool:
         """Return whether the strategy divides the weights, and not only gradients and optimizer state."""
-        return self.strategy in (FSDP, ZERO3)
+        return self.strategy in (FSDP, ZERO3, TENSOR)
 
     @property
     def group(self) -> int:
@@ -74,13 +74,18 @@ def layout_of(run: RunConfig, nodes: int, per_node: int) -> Placement:
     if strategy != WHOLE and run.mixed_precision == "fp16":
         raise ConfigError(f"run.shard = '{run.shard}': run.mixed_precision = 'fp16' is not supported: use bf16")
     is_within = run.shard_within == "node"
-    if strategy in (ZERO2, ZERO3) and is_within and nodes > 1:
+    if strategy in (ZERO2, ZERO3, TENSOR) and is_within and nodes > 1:
         raise ConfigError(
             f"run.shard_within = 'node': run.shard = '{run.shard}' divides among all processes: set "
             "run.shard_within=world, or run.shard=fsdp"
         )
-    if strategy == WHOLE and run.offload:
+    if strategy in (WHOLE, TENSOR) and run.offload:
         raise ConfigError("run.offload: needs run.shard=fsdp, zero2 or zero3, whose parts it keeps in the CPU's memory")
+    if strategy != WHOLE and run.asynchronous:
+        raise ConfigError(
+            f"run.asynchronous = {run.asynchronous}: needs the whole model on every process, and run.shard = "
+            f"'{run.shard}' divides it: set one of them to its default"
+        )
     return Placement(strategy, nodes, per_node, is_within, run.offload)
 
 

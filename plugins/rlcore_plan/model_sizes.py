@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rlcore.errors import ModelError, RLCoreError
 from rlcore.protocols import Divisible
+from rlcore_plan.layout import TENSOR
 
 FLOAT32 = 4
 CAST, CAST_BY_NAME = (nn.Linear, nn.Conv1d, nn.Conv2d), "Conv1D"
@@ -27,6 +28,7 @@ class Weight:
         itemsize: bytes of an element.
         trains: whether it has a gradient.
         gathered: bytes of an element where `fsdp` gathers it.
+        in_layer: whether it belongs to a layer that `tp` divides.
     """
 
     rows: int
@@ -34,6 +36,7 @@ class Weight:
     itemsize: int
     trains: bool
     gathered: int
+    in_layer: bool = False
 
     @property
     def size(self) -> int:
@@ -54,12 +57,14 @@ class Group:
         gradients: bytes of the whole gradients.
         reduced: bytes of the whole gradients where they are reduced, in 32 bits.
         full: bytes of the whole weights in their own precision.
+        in_layers: of these, the bytes of layers that `tp` divides.
     """
 
     whole: int
     gradients: int
     reduced: int
     full: int = 0
+    in_layers: int = 0
 
     @classmethod
     def of(cls, weights: Iterable[Weight]) -> Group:
@@ -71,6 +76,7 @@ class Group:
             sum(each.numel * each.gathered for each in trained),
             sum(each.numel * FLOAT32 for each in trained),
             sum(each.size for each in every),
+            sum(each.size for each in every if each.in_layer),
         )
 
 
@@ -101,15 +107,26 @@ class ModelSizes:
         """Return the bytes of the weights."""
         return sum(each.size for each in self.weights)
 
-    @property
-    def by_block(self) -> int:
-        """Return the bytes that are whole in a pass without gradients that completes one block at a time."""
-        return self.rest.full + max((each.full for each in self.blocks), default=0)
+    def completed(self, strategy: str) -> int:
+        """Return the bytes of the weights that a strategy completes: with `tp` those of the layers alone."""
+        return sum(each.size for each in self.weights if each.in_layer or strategy != TENSOR)
 
-    @property
-    def reference_by_block(self) -> int:
-        """Return those of the reference, which shares with the policy what does not train."""
-        own = self.rest.reduced + max((each.reduced for each in self.blocks), default=0)
+    def by_block(self, strategy: str) -> int:
+        """Return the bytes that are completed in a pass without gradients that completes one block at a time."""
+        outside = 0 if strategy == TENSOR else self.rest.full
+        return outside + self.largest_block(strategy)
+
+    def largest_block(self, strategy: str) -> int:
+        """Return the bytes of the block of which a strategy completes most."""
+        return max((each.in_layers if strategy == TENSOR else each.full for each in self.blocks), default=0)
+
+    def reference_by_block(self, *, beside_block: bool) -> int:
+        """Return those of the reference, which shares with the policy what does not train.
+
+        Args:
+            beside_block: whether a block of the policy is counted already; no two are complete at a time.
+        """
+        own = self.rest.reduced + (0 if beside_block else max((each.reduced for each in self.blocks), default=0))
         return min(own, sum(each.size for each in self.reference))
 
     @property
@@ -128,12 +145,13 @@ class ModelSizes:
         return max((each.size for each in (*self.weights, *self.reference)), default=0)
 
 
-def sizes_of(policy: Any, *, low: bool) -> ModelSizes:
+def sizes_of(policy: Any, *, low: bool, layers: frozenset[int] = frozenset()) -> ModelSizes:
     """Return the sizes of a policy's weights.
 
     Args:
         policy: the policy, whose weights may be fake tensors.
         low: whether passes with gradients compute in bfloat16.
+        layers: the weights of layers that `tp` divides, by id.
     """
     module, refusal = policy.module, ""
     blocks: Sequence[nn.Module] = ()
@@ -148,16 +166,16 @@ def sizes_of(policy: Any, *, low: bool) -> ModelSizes:
         own = [each for each in block.parameters() if id(each) not in inside]
         inside |= {id(each) for each in own}
         if own:
-            groups.append(Group.of(_weight(each, linear) for each in own))
+            groups.append(Group.of(_weight(each, linear, layers) for each in own))
     outside = [each for each in module.parameters() if id(each) not in inside]
     late = {id(each) for part in module.modules() if isinstance(part, nn.Embedding) for each in part.parameters()}
-    heads = [_weight(each, linear) for each in outside if id(each) not in late]
+    heads = [_weight(each, linear, layers) for each in outside if id(each) not in late]
     frozen = policy.frozen_parameters().values() if isinstance(policy, Divisible) else ()
     return ModelSizes(
-        tuple(_weight(each, linear) for each in module.parameters()),
+        tuple(_weight(each, linear, layers) for each in module.parameters()),
         tuple(_weight(each, set()) for each in frozen),
         sum(each.numel() * each.itemsize for each in module.buffers()),
-        tuple(groups), Group.of(_weight(each, linear) for each in outside), Group.of(heads).gradients, refusal,
+        tuple(groups), Group.of(_weight(each, linear, layers) for each in outside), Group.of(heads).gradients, refusal,
     )  # fmt: skip
 
 
@@ -193,7 +211,9 @@ def _blocks(policy: Any) -> Sequence[nn.Module]:
     return blocks
 
 
-def _weight(parameter: Tensor, low: set[int]) -> Weight:
+def _weight(parameter: Tensor, low: set[int], layers: frozenset[int] = frozenset()) -> Weight:
     rows = parameter.shape[0] if parameter.dim() else 1
     gathered = torch.bfloat16.itemsize if id(parameter) in low else parameter.itemsize
-    return Weight(rows, parameter.numel(), parameter.itemsize, parameter.requires_grad, gathered)
+    return Weight(
+        rows, parameter.numel(), parameter.itemsize, parameter.requires_grad, gathered, id(parameter) in layers
+    )  # fmt: skip

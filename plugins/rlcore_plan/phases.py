@@ -10,13 +10,16 @@ import torch
 
 from rlcore.training import Updater
 from rlcore.types import PolicyOutputs, Trajectories
-from rlcore_plan.batches import learned, pieces, rollouts
+from rlcore_plan.batches import learned, pieces
 from rlcore_plan.draws import Draws, draw
 from rlcore_plan.live import LiveBytes, held, parameters_of
 from rlcore_plan.model_sizes import find_blocks, low_weights, sizes_of
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.reward_models import scoring_pass
-from rlcore_plan.step_memory import Raw, UpdateBytes
+from rlcore_plan.scoring_passes import checking, scoring
+from rlcore_plan.serving import num_copies
+from rlcore_plan.step_memory import Raw, TensorPasses, UpdateBytes
+from rlcore_plan.tensor_passes import divided_layers, measure_tensor_passes, weights_of
 from rlcore_transformers.models.kind import declared
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.start import OPTIONS
@@ -27,13 +30,14 @@ TOKEN_BYTES = 8 + 1 + 1 + 7 * 4
 """Bytes of a rollout per token: int64 id, two bool masks, and seven float32 columns such as log-probs and rewards."""
 
 
-def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) -> Raw:
+def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None, *, tensor: bool = False) -> Raw:
     """Run one training step on fake tensors; called inside `fake_tensors`.
 
     Args:
         subject: the planned run.
         live: counts the bytes of its tensors.
         draws: the memory of sampling if an earlier estimate measured it.
+        tensor: whether processes compute parts of layers (`run.shard=tp`).
     """
     policy, settings = subject.policy, subject.settings
     weights = parameters_of(policy.module)
@@ -50,18 +54,23 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
             (f"reward {each.name}", *scoring_pass(each, live, num=num_judged, length=longest))
             for each in subject.rewards
         )
-        scoring = tuple(("scoring", *each) for each in _scoring(subject, live))
+        compared = checking(subject, live)
+        scored = tuple(("scoring", *each) for each in scoring(subject, live))
         micro, largest = _micro_batches(subject)
         found = update(live, updater, _passes(subject, live, updater, largest, min(micro, 2)))
         low = _low_passes(subject, live, largest) if is_low and subject.world > 1 else None
         trunk = _trunk_cache(subject, live)
+        layers = divided_layers(subject) if tensor else {}
+        parts = weights_of(subject, layers)
+        passes = _tensor_passes(subject, live, found, layers, largest, micro) if layers else None
     return Raw(
-        sizes=sizes_of(policy, low=is_low),
+        sizes=sizes_of(policy, low=is_low, layers=parts), tensor=passes,
         reference=held(*weights, *beside) - held(*weights),
         rewards=held(*(p for each in subject.rewards for p in parameters_of(each.scorer.module))),
         rollouts=subject.workload.num_held * longest * TOKEN_BYTES,
-        trunk=trunk, draws=draws, judging=judging, scoring=scoring, update=found, low=low, num_micro=micro,
+        trunk=trunk, draws=draws, judging=judging, scoring=scored, update=found, low=low, num_micro=micro,
         recomputes=bool(settings.model.get("gradient_checkpointing")), reads_rows=_reads_rows(subject),
+        checking=compared, ahead=num_copies(subject.chosen, settings.run.asynchronous),
     )  # fmt: skip
 
 
@@ -167,6 +176,22 @@ def _low_passes(subject: PlannedRun, live: LiveBytes, largest: Trajectories) -> 
     return UpdateBytes(kept, most, gradients)
 
 
+def _tensor_passes(
+    subject: PlannedRun, live: LiveBytes, found: UpdateBytes, layers: dict[str, str], largest: Trajectories, micro: int
+) -> TensorPasses:
+    """Run the passes of micro-batches with parts of layers and the rows of all processes."""
+
+    def run() -> tuple[int, int]:
+        began = live.now
+        outputs = _outputs(subject, largest)
+        kept = live.now - began
+        torch.autograd.backward(_loss(outputs))
+        del outputs
+        return kept, live.peak
+
+    return measure_tensor_passes(subject, live, found, layers, run, micro)
+
+
 def _outputs(subject: PlannedRun, batch: Trajectories) -> PolicyOutputs | torch.Tensor:
     """Return what a policy or a scorer computes of a micro-batch for its loss."""
     options = {"entropy": True} if subject.workload.entropy else {}
@@ -196,32 +221,3 @@ def _trunk_cache(subject: PlannedRun, live: LiveBytes) -> int:
         subject.policy.score(batch)
         kept = (live.now - before) * num // len(batch)
     return min(kept, int(room * 1e9))
-
-
-def _scoring(subject: PlannedRun, live: LiveBytes) -> list[tuple[int, int]]:
-    """Score rollouts as the trainer does before its updates.
-
-    Returns:
-        One pair, of the bytes of a scoring pass and the bytes that malloc keeps of freed tensors; an empty list if the
-        trainer scores nothing.
-    """
-    policy, workload, settings = subject.policy, subject.workload, subject.settings
-    is_float32 = subject.ranks.mixed_precision == "no" and next(policy.module.parameters()).dtype == torch.float32
-    are_reused = (
-        settings.gen.reused_logprobs
-        and is_float32
-        and settings.gen.is_plain
-        and settings.model.get("sampling_dtype") is None
-        and bool(getattr(subject.chosen.sampler.build(), "exact_logprobs", False))
-    )
-    if not workload.num_scored or (are_reused and not workload.reference):
-        return []
-    scored = rollouts(subject, subject.share(workload.num_sampled)) if workload.num_sampled else learned(subject)
-    batch = pieces(subject, scored, workload.num_scored)[0]
-    before = live.restart()
-    with torch.no_grad():
-        if workload.reference:
-            policy.reference_score(batch)
-        if not are_reused:
-            policy.score(batch, entropy=True)
-    return [(live.peak - before, live.holes)]

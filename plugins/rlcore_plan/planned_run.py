@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -17,20 +16,20 @@ from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins.choice import Chooser
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.ranks import Ranks
-from rlcore.settings import BatchOptions, OptimizerConfig, TrainConfig
+from rlcore.settings import OptimizerConfig, TrainConfig
 from rlcore.training import disable_dropout
 from rlcore.training.check_trainer import check_declared
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.run_components import Chosen, choose
 from rlcore_plan.lengths import Lengths, find_lengths, find_tokenizer, stand_in
+from rlcore_plan.planned_workload import workload_of
 from rlcore_plan.reward_models import PlannedReward, build_reward_models
-from rlcore_plan.workload import Rehearsal, Workload, declared, default_workload
+from rlcore_plan.serving import Serving, serving_of
+from rlcore_plan.workload import Rehearsal, Workload, declared
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.hub import check_reach
 from rlcore_transformers.models.kind import declared as declared_kind
 from rlcore_transformers.models.peft.inject import unwrap
-
-_ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
 
 
 @attrs.frozen(eq=False)
@@ -51,6 +50,7 @@ class PlannedRun:
         rewards: the reward models that score responses.
         notes: the assumptions of the estimate.
         rehearsal: the parts of a step of a model that is no language model; None for a language model.
+        serving: where a sampler samples that does not run the policy in these processes; None if it does.
     """
 
     settings: TrainConfig
@@ -66,6 +66,7 @@ class PlannedRun:
     rewards: tuple[PlannedReward, ...]
     notes: tuple[str, ...]
     rehearsal: Rehearsal | None = None
+    serving: Serving | None = None
 
     def share(self, count: int) -> int:
         """Return the largest number of sequences that one rank gets of `count`."""
@@ -105,7 +106,7 @@ def build_subject(
     if kind_built(chosen.architecture.component.target()) == SCORER:  # it generates no text
         inputs, rewards = attrs.evolve(inputs, prompts=None, eval_prompts=None), ()
     optimizers = Optimizers(options, Chooser(where, Wrapping()))
-    workload, notes = _workload_of(trainer, options, str(component), 0)
+    workload, notes = workload_of(trainer, options, str(component), 0)
     if known is not None:
         tokenizer = known.tokenizer
     else:
@@ -122,24 +123,19 @@ def build_subject(
     else:
         bounds = {"max_prompt": getattr(policy, "max_prompt_length", 0), "max_length": policy.max_length}
         lengths = known.lengths if known else find_lengths(settings, inputs, chosen, tokenizer, workload, **bounds)
-    workload, _ = _workload_of(trainer, options, str(component), lengths.num_prompts)
+    workload, _ = workload_of(trainer, options, str(component), lengths.num_prompts)
     policy.module.train()
     optimized = [config for _, config in sections(options, "trainer")]
     if len(optimized) != 1:
         counted = "the first" if optimized else "adamw"
         notes += (f"{component} has {len(optimized)} optimizers: the estimate counts {counted} only",)
-    sampler = chosen.sampler.component.name
-    if workload.num_sampled and sampler != "default":
-        note = (
-            f"sampling is planned as by sampler 'default' in this process: '{sampler}' needs no key-value cache here, "
-            "and where weights are divided perhaps no whole ones"
-        )
-        notes += (note,)
+    serving, assumed = serving_of(chosen.sampler)
+    notes += assumed if workload.num_sampled else ()
     return PlannedRun(
         settings=settings, chosen=chosen, workload=workload, optimizer=optimized[0] if optimized else OptimizerConfig(),
         optimizers=optimizers, policy=policy, ranks=ranks, world=world, tokenizer=tokenizer, lengths=lengths,
         rewards=known.rewards if known else build_reward_models(rewards, ranks.device),
-        notes=(*notes, *lengths.notes), rehearsal=rehearsal,
+        notes=(*notes, *lengths.notes), rehearsal=rehearsal, serving=serving,
     )  # fmt: skip
 
 
@@ -177,32 +173,6 @@ def _described(model: Any, revision: Any, is_text: bool) -> Any:
             "config.json, and the hub has no such model"
         )
     return ConfigOnly(os.fspath(model))
-
-
-def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tuple[Workload, tuple[str, ...]]:
-    """Return the workload that a trainer declares, or one guessed from the names of its options, with a note.
-
-    Raises:
-        PluginError: `workload` of the trainer returns no attributes of a workload.
-    """
-    declare = getattr(trainer, "workload", None)
-    if declare is not None:
-        base = attrs.asdict(default_workload(options)) if isinstance(options, BatchOptions) else {}
-        return declared(Workload, declare(options, num_prompts), f"{name}: workload", base), ()
-    values: Mapping[str, Any] = {} if options is None else attrs.asdict(options, recurse=False)
-    sizes = {key: int(values[key]) for key in _ASSUMED if isinstance(values.get(key), int)}
-    samples = "prompts" in trainer.needs
-    sampled = int(values.get("rollouts", sizes.get("batch_size", 32))) if samples else 0
-    guess = Workload(
-        batch_size=sizes.get("batch_size", sampled or 32),
-        micro_batch_size=sizes.get("micro_batch_size", 0),
-        micro_batch_tokens=sizes.get("micro_batch_tokens", 0),
-        num_sampled=sampled,
-        num_held=sampled,
-        reference=bool(values.get("kl_coef")),
-        num_scored=sampled if values.get("kl_coef") else 0,
-    )
-    return guess, (f"{name} declares no workload; assumed from the names of its options: {guess}",)
 
 
 def _is_text(chosen: Chosen, trainer: Any) -> bool:

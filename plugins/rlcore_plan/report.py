@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlcore_plan.advice import Advice
+from rlcore_plan.engine_report import engines_as_json, line, write_engines
 from rlcore_plan.estimate import Estimate
 from rlcore_plan.layout import WHOLE
 from rlcore_plan.sizes import write_size
@@ -26,17 +27,19 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
     ]
     lines += ["", "held throughout"]
     if found.baseline:
-        lines.append(_line("interpreter, torch and its kernels (measured here)", found.baseline))
-    lines += [_line(name, size) for name, size in measured.held.items() if size]
+        lines.append(line("interpreter, torch and its kernels (measured here)", found.baseline))
+    lines += [line(name, size) for name, size in measured.held.items() if size]
     for phase in measured.phases:
         lines += [
             "",
             f"{phase.name}: {write_size(phase.taken + found.baseline)} at its peak" + " <- the most" * (phase is worst),
         ]
         parts = phase.parts | {"freed tensors that malloc keeps (measured here)": phase.holes}
-        lines += [_line(name, size) for name, size in parts.items() if size]
+        lines += [line(name, size) for name, size in parts.items() if size]
+    if found.raw.engines is not None:
+        lines += ["", *write_engines(found.raw.engines)]
     if measured.host:
-        lines += ["", _line("in the CPU's memory of each process (run.offload)", measured.host)]
+        lines += ["", line("in the CPU's memory of each process (run.offload)", measured.host)]
     lines += ["", *(f"{path} = {rate:g}{', which follows the model' * follows}" for path, rate, follows in found.rates)]
     lines += [f"note: {note}" for note in found.notes]
     fits = found.peak <= limit
@@ -61,10 +64,6 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
     if found.baseline > limit:
         lines.append("interpreter, torch and its kernels alone take more memory than the device has")
     return "\n".join(lines)
-
-
-def _line(name: str, size: int) -> str:
-    return f"  {name:<52}{write_size(size):>10}"
 
 
 def report_as_json(
@@ -96,6 +95,7 @@ def report_as_json(
             "fits": found.peak <= limit,
             "learning_rates": {path: {"value": rate, "follows_model": follows} for path, rate, follows in found.rates},
             "notes": list(found.notes),
+            **({} if found.raw.engines is None else {"engines": engines_as_json(found.raw.engines)}),
             "advice": [{"change": a.change, "saving": a.saving, "peak": a.peak, "price": a.price} for a in advice],
             **(further or {}),
         },

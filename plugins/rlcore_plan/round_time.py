@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from rlcore_plan.batches import learned
+from rlcore_plan.engines import Engines
 from rlcore_plan.layout import WHOLE, ZERO2, Placement
 from rlcore_plan.operations import Matrices
 from rlcore_plan.planned_run import PlannedRun
@@ -16,6 +17,7 @@ from rlcore_plan.workload import Workload
 STEP_BYTES = 7
 """Reads and writes of AdamW for a weight: gradient, weight and two moments are read, the last three written."""
 LARGEST = 1024
+RENEWING = "weights to what samples"
 
 
 @attrs.frozen
@@ -32,6 +34,7 @@ class Work:
         steps: optimizer steps.
         learned: lengths of the sequences of an optimizer step.
         passes: forward passes without gradients over the sampled sequences.
+        ahead: whether a round is sampled elsewhere while the policy learns from another.
     """
 
     workload: Workload
@@ -43,6 +46,7 @@ class Work:
     steps: int
     learned: tuple[int, ...]
     passes: int
+    ahead: bool = False
 
 
 @attrs.frozen
@@ -84,24 +88,45 @@ def round_time(raw: Raw, matrices: Matrices, work: Work, layout: Placement, rate
     stepping = STEP_BYTES * raw.sizes.trained / layout.group / rates.memory_bandwidth
     rows = [length] * work.sampled
     seconds = {
-        "sampling": _sampling(matrices, work, rates),
+        "sampling": sampling_time(raw, matrices, work, rates),
         "scoring": rates.computing(matrices.forward(rows) * work.passes),
         "update": work.steps * (computing + stepping),
         "exchange": work.steps * exposed + sum(rates.sending(traffic.inside, traffic.between) for traffic in once),
     }
+    if raw.engines is not None and work.sampled:
+        seconds[RENEWING] = _renewing(raw.engines, layout, rates)
+    if work.ahead:  # a round is sampled while the policy learns
+        learning = sum(seconds[name] for name in ("scoring", "update", "exchange"))
+        seconds["sampling"] = max(0.0, seconds["sampling"] - learning)
     return RoundTime(seconds, (*once, *(traffic.times(work.steps) for traffic in each)))
 
 
-def _sampling(matrices: Matrices, work: Work, rates: Rates) -> float:
-    """Return the seconds of sampling: the prompts' pass, and for each token the larger of computing and reading."""
-    if not work.sampled:
-        return 0.0
-    prompts = rates.computing(matrices.forward([work.prompt] * work.sampled))
+def sampling_time(raw: Raw, matrices: Matrices, work: Work, rates: Rates) -> float:
+    """Return the seconds of sampling: the prompts' pass, and for each token the larger of computing and reading.
+
+    The devices of a server divide its weights, and compute and read as many times faster.
+    """
+    engines, sampled, at_once, cache, read = raw.engines, work.sampled, work.at_once, work.cache, matrices.rows_read
+    if not sampled or (engines is not None and not engines.serving.engines):
+        return 0.0  # or unknown: another model samples
+    if engines is not None:
+        sampled, at_once, cache = engines.rows, engines.at_once, engines.at_once * engines.row
+        read *= engines.weights / max(raw.sizes.whole, 1)
+        rates = attrs.evolve(
+            rates, peak_flops=rates.peak_flops * engines.devices,
+            memory_bandwidth=rates.memory_bandwidth * engines.devices,
+        )  # fmt: skip
+    prompts = rates.computing(matrices.forward([work.prompt] * sampled))
     full = work.prompt + work.new
-    cache = work.cache * (work.prompt + work.new / 2) / full
-    reading = (matrices.rows_read + cache) / rates.memory_bandwidth
-    tokens = rates.computing(2 * matrices.all * work.at_once)
-    return prompts + -(-work.sampled // work.at_once) * work.new * max(reading, tokens)
+    reading = (read + cache * (work.prompt + work.new / 2) / full) / rates.memory_bandwidth
+    tokens = rates.computing(2 * matrices.all * at_once)
+    return prompts + -(-sampled // at_once) * work.new * max(reading, tokens)
+
+
+def _renewing(engines: Engines, layout: Placement, rates: Rates) -> float:
+    """Return the seconds in which process 0 passes the weights on, and one server after another reads them."""
+    reads = engines.copies * layout.world / engines.world + (not engines.serving.keeps)
+    return rates.sending(0.0, engines.sent * reads)
 
 
 def work_of(subject: PlannedRun, raw: Raw) -> Work:
@@ -118,6 +143,7 @@ def work_of(subject: PlannedRun, raw: Raw) -> Work:
         workload, sampled, at_once, subject.lengths.prompt if sampled else 0,
         settings.gen.max_new_tokens if sampled else 0, cache, steps,
         tuple(learned(subject).mask.sum(1).tolist()), scored if sampled else 0,
+        ahead=bool(settings.run.asynchronous and subject.serving is not None),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from rlcore_plan.draws import Draws
+from rlcore_plan.engines import Engines
 from rlcore_plan.model_sizes import ModelSizes
 
 ACTIVATIONS, OTHERS = "activations kept for the backward pass", "the rest, such as logits"
@@ -97,6 +98,21 @@ class Measured:
 
 
 @attrs.frozen
+class TensorPasses:
+    """An optimizer step in which every process computes a part of each layer, of the rows of all (`run.shard=tp`).
+
+    Attributes:
+        update: the memory of the step of one process.
+        summed: bytes of the hidden states that processes sum in one micro-batch, forwards and backwards.
+        whole: bytes of the gradients of weights that every process has, which are averaged before the step.
+    """
+
+    update: UpdateBytes
+    summed: int
+    whole: int
+
+
+@attrs.frozen
 class Raw:
     """The memory of one training step of a process that holds the whole model, in bytes.
 
@@ -115,6 +131,10 @@ class Raw:
         recomputes: whether activations are computed again in the backward pass.
         beside: bytes of frozen modules beside the policy's that are no reference.
         reads_rows: whether a process that divides the model reads its own rows of it, and not the whole model.
+        checking: bytes of a pass over the rows whose log-probs are compared with those of what samples elsewhere.
+        engines: what samples instead of the policy in this process; None if the policy does.
+        tensor: the passes of `run.shard=tp`; None with another strategy.
+        ahead: rounds that are sampled from copies of the weights that train, while the policy learns.
     """
 
     sizes: ModelSizes
@@ -131,6 +151,10 @@ class Raw:
     recomputes: bool
     beside: int = 0
     reads_rows: bool = False
+    checking: int = 0
+    engines: Engines | None = None
+    tensor: TensorPasses | None = None
+    ahead: int = 0
 
     @property
     def moments(self) -> int:

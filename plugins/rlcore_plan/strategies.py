@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlcore_plan.layout import FSDP, WHOLE, ZERO2, ZERO3, Placement
+from rlcore_plan.elsewhere import AHEAD, ASSEMBLING, ENGINE, GATHERED, SENT, renewing
+from rlcore_plan.layout import FSDP, TENSOR, WHOLE, ZERO2, ZERO3, Placement
 from rlcore_plan.model_sizes import FLOAT32, Group, Weight
+from rlcore_plan.serving import WHOLE as READS_WHOLE
 from rlcore_plan.step_memory import ACTIVATIONS, OTHERS, TRUNK, Measured, Phase, Raw
 
 REDUCE_BUCKET = 500_000_000 * FLOAT32
@@ -19,9 +21,7 @@ REDUCE_BUCKET = 500_000_000 * FLOAT32
 LIVE_BYTES, PREFETCH_BYTES = 1_000_000_000 * FLOAT32, 50_000_000 * FLOAT32
 """Bytes of whole weights that stage 3 keeps and gathers ahead at the most: DeepSpeed's `stage3_max_live_parameters` and
 `stage3_prefetch_bucket_size`."""
-ASSEMBLING = 4
-"""Copies of a tensor at once while it is gathered, put together and written, as counted with 2 and 3 ranks."""
-GATHERED, BUCKETS = "whole weights gathered", "gradients in the buffers of their exchange"
+BUCKETS, MEANWHILE = "gradients in the buffers of their exchange", "sampling, while the policy learns"
 KEPT = "buffers kept by sampling"
 BLOCKS = "whole weights and gradients of blocks and heads"
 START, CHECKPOINT = "start", "checkpoint"
@@ -56,22 +56,39 @@ def arrange(raw: Raw, layout: Placement, *, is_cpu: bool) -> Measured:
     beside = sum(size for name, size in held.items() if name != KEPT)
     total = beside + held[KEPT]
     # Weights that sampled stay whole until the update; otherwise passes complete one block at a time.
-    policy = (raw.sizes.whole if raw.draws.phases else raw.sizes.by_block) if layout.divides_weights else 0
-    whole = {GATHERED: policy} if policy else {}
-    phases = [
-        Phase(each.name, whole | each.parts, beside + policy + each.peak, each.holes) for each in raw.draws.phases
-    ]
-    reference = raw.sizes.reference_by_block if layout.divides_weights else 0
+    is_whole = bool(raw.draws.phases) and (raw.engines is None or raw.engines.serving.reads == READS_WHOLE)
+    policy = 0
+    if layout.divides_weights:
+        policy = (raw.sizes.completed if is_whole else raw.sizes.by_block)(layout.strategy)
+    phases = _sampling(raw, layout, policy, beside, is_cpu=is_cpu)
+    reference = raw.sizes.reference_by_block(beside_block=not is_whole) if layout.divides_weights else 0
     passes = [(each, 0) for each in raw.judging] + [(each, reference) for each in raw.scoring]
     for (name, size, holes), more in passes:
         parts = {GATHERED: policy + more} if policy else {}
         phases.append(Phase(name, {**parts, "one pass": size}, total + policy + more + size, holes))
     parts = update_parts(raw, layout)
+    if raw.ahead and raw.engines is None:
+        parts[MEANWHILE] = max((each.peak for each in raw.draws.phases), default=0)
     phases.append(Phase("update", parts, total + sum(parts.values()), raw.update.holes))
     if layout.world > 1 or layout.strategy != WHOLE:
         phases.insert(0, _start(raw, layout, held))
         phases.append(_checkpoint(raw, layout, total, is_cpu=is_cpu))
     return Measured(held, tuple(phases), raw.draws, host)
+
+
+def _sampling(raw: Raw, layout: Placement, policy: int, beside: int, *, is_cpu: bool) -> list[Phase]:
+    """Return the phases of sampling: in this process, or the renewal of the weights of what samples elsewhere."""
+    copy = {AHEAD: raw.sizes.trained} if raw.ahead else {}  # of the round that is due
+    if raw.engines is None:
+        whole = ({GATHERED: policy} if policy else {}) | copy
+        more = sum(whole.values())
+        return [
+            Phase(each.name, whole | each.parts, beside + more + each.peak, each.holes) for each in raw.draws.phases
+        ]
+    parts = renewing(raw, layout, is_cpu=is_cpu) | copy
+    if raw.engines.is_shared and raw.engines.serving.sleeps:
+        parts[ENGINE] = raw.engines.taken
+    return [Phase(each.name, parts, beside + sum(parts.values()), 0) for each in raw.draws.phases]
 
 
 def _held(raw: Raw, layout: Placement, *, is_cpu: bool) -> tuple[dict[str, int], int]:
@@ -84,7 +101,7 @@ def _held(raw: Raw, layout: Placement, *, is_cpu: bool) -> tuple[dict[str, int],
         "parameters that train": _kept(trained, cut, layout.strategy),
         "parameters that are frozen": _kept(frozen, cut, layout.strategy) + sizes.buffers + raw.beside,
         "reference": (
-            _kept(sizes.reference, cut, layout.strategy) if layout.divides_weights else raw.reference
+            _kept(sizes.reference, cut, _beside(layout.strategy)) if layout.divides_weights else raw.reference
         ),
         "reward models": raw.rewards,
         "optimizer": _moments(raw, layout),
@@ -94,7 +111,10 @@ def _held(raw: Raw, layout: Placement, *, is_cpu: bool) -> tuple[dict[str, int],
         BUCKETS: _buckets(raw, layout),
         "rollouts": raw.rollouts,
         TRUNK: raw.trunk,
-        KEPT: raw.draws.kept,
+        AHEAD: raw.ahead * sizes.trained,
+        ENGINE: raw.engines.taken if raw.engines and raw.engines.is_shared and not raw.engines.serving.sleeps else 0,
+        SENT: raw.engines.sent if raw.engines and raw.engines.serving.keeps and is_cpu else 0,
+        KEPT: 0 if raw.engines else raw.draws.kept,
     }  # fmt: skip
     host = 0
     if layout.offload and not is_cpu:
@@ -106,10 +126,17 @@ def _held(raw: Raw, layout: Placement, *, is_cpu: bool) -> tuple[dict[str, int],
 
 
 def _kept(weights: Sequence[Weight], devices: int, strategy: str) -> int:
-    """Return the bytes of a rank's parts: rows with `fsdp`, consecutive elements with DeepSpeed."""
+    """Return the bytes of a rank's parts: rows with `fsdp`, of layers alone with `tp`, elements with DeepSpeed."""
+    if strategy == TENSOR:
+        return sum(each.size // devices if each.in_layer else each.size for each in weights)
     if strategy == FSDP:
         return sum(each.share(devices) for each in weights)
     return -(-sum(each.size for each in weights) // devices)
+
+
+def _beside(strategy: str) -> str:
+    """Return the strategy by which the weights beside the model are divided, such as those of a reference."""
+    return FSDP if strategy == TENSOR else strategy
 
 
 def _moments(raw: Raw, layout: Placement) -> int:
@@ -135,8 +162,8 @@ def _whole(raw: Raw) -> int:
 
 def _start(raw: Raw, layout: Placement, held: dict[str, int]) -> Phase:
     """Return the memory before the first step: the whole model, of which parts have been copied, or its rows alone."""
-    later = held["optimizer"] + held["rollouts"] + held[TRUNK] + held[KEPT]
-    is_whole = layout.divides_weights and not (raw.reads_rows and layout.strategy == FSDP)
+    later = sum(held[name] for name in ("optimizer", "rollouts", TRUNK, AHEAD, ENGINE, SENT, KEPT))
+    is_whole = layout.divides_weights and not raw.reads_rows
     whole = {GATHERED: _whole(raw)} if is_whole else {}
     return Phase(START, whole, sum(held.values()) - later + sum(whole.values()), 0)
 
@@ -155,6 +182,8 @@ def update_parts(raw: Raw, layout: Placement) -> dict[str, int]:
     """Return the bytes at the worst moment of the passes with gradients and the optimizer's step, by purpose."""
     if layout.strategy == FSDP:
         return _fsdp_parts(raw, layout)
+    if layout.strategy == TENSOR and raw.tensor is not None:
+        return raw.tensor.update.parts()
     found, trained = raw.update, raw.sizes.trained
     if layout.world == 1 and layout.strategy == WHOLE:
         return found.parts()

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import attrs
 
-from rlcore_plan.layout import FSDP, WHOLE, ZERO2, Placement
+from rlcore_plan.layout import FSDP, TENSOR, WHOLE, ZERO2, Placement
+from rlcore_plan.serving import NOTHING
+from rlcore_plan.serving import WHOLE as ALL
 from rlcore_plan.step_memory import Raw
 from rlcore_plan.strategies import LIVE_BYTES
 from rlcore_plan.workload import Workload
@@ -89,6 +91,10 @@ def of_step(raw: Raw, layout: Placement) -> list[Traffic]:
             between = 2 * reduced / number * (copies - 1) / copies
             found.append(Traffic("gradients between machines", 0.0, between, hidden=True))
         return found
+    if layout.strategy == TENSOR and raw.tensor is not None:
+        states = Traffic("hidden states of every layer", *gathered(2 * raw.tensor.summed, layout, number))
+        averaged = gathered(2 * raw.tensor.whole, layout, number)
+        return [states.times(micro), Traffic("gradients of what is whole everywhere", *averaged)]
     passes = 1 if sizes.whole <= LIVE_BYTES else 2  # the weights of a small model stay between the passes
     weights = gathered(passes * sizes.whole, layout, everyone)
     return [
@@ -107,16 +113,31 @@ def of_round(raw: Raw, layout: Placement, workload: Workload, *, num_rows: int, 
         num_rows: rows of the round, on all devices.
         length: tokens of a row.
     """
-    found = []
-    if layout.divides_weights and (workload.num_sampled or workload.num_scored):
-        reference = sum(each.size for each in raw.sizes.reference)
-        passes = -(-num_rows // (layout.world * workload.num_scored)) if workload.num_scored else 0
-        found.append(Traffic("whole weights to sample with", *gathered(raw.sizes.whole, layout, layout.group)))
-        if reference and passes:
-            sent = gathered(passes * reference, layout, layout.group)
-            found.append(Traffic("reference, one block at a time", *sent))
+    found = _weights(raw, layout, workload, num_rows=num_rows) if layout.divides_weights else []
     if workload.num_sampled and layout.world > 1:
         columns = 1 + 2 * workload.value_head + 2 * workload.reference
         size = num_rows * length * (ID + COLUMN * columns + 1)
         found.append(Traffic("rows of the round", *gathered(size, layout, layout.world)))
+    return found
+
+
+def _weights(raw: Raw, layout: Placement, workload: Workload, *, num_rows: int) -> list[Traffic]:
+    """List the gathers of whole weights in a round: to sample with or to pass on, to check, and to score with."""
+    found, engines, sizes = [], raw.engines, raw.sizes
+    is_used = workload.num_sampled or workload.num_scored
+    reads = engines.serving.reads if engines is not None and workload.num_sampled else ALL
+    whole = Traffic("", *gathered(sizes.completed(layout.strategy), layout, layout.group))
+    if is_used and reads != NOTHING:
+        purpose = "whole weights to sample with" if reads == ALL else "weights to pass on, one tensor at a time"
+        found.append(attrs.evolve(whole, purpose=purpose))
+    passes = -(-num_rows // (layout.world * workload.num_scored)) if workload.num_scored else 0
+    if reads != ALL and engines is not None:
+        checks = max(engines.serving.engines, 1) if raw.checking else 0
+        further = {"weights to check, one block at a time": checks}
+        further |= {"weights to score with, one block at a time": passes if raw.scoring else 0}
+        found += [attrs.evolve(whole.times(number), purpose=name) for name, number in further.items() if number]
+    reference = sum(each.size for each in sizes.reference)
+    if reference and passes:
+        sent = gathered(passes * reference, layout, layout.group)
+        found.append(Traffic("reference, one block at a time", *sent))
     return found

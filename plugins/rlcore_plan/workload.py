@@ -104,16 +104,16 @@ def default_workload(config: Any, num_prompts: int = 0) -> Workload:  # noqa: AR
     )
 
 
-T = TypeVar("T", Workload, Rehearsal)
+T = TypeVar("T")
 
 
 def declared(cls: type[T], found: Any, name: str, base: Mapping[str, Any] | None = None) -> T:
-    """Return what a trainer's static method has returned: attributes by name, or an object of the class.
+    """Return what a component declares: attributes by name, or an object of the class.
 
     Args:
         cls: the class.
-        found: what the method has returned.
-        name: the trainer and the method, for errors.
+        found: what its method has returned.
+        name: the component and the method, for errors.
         base: attributes that it may leave out.
 
     Raises:
@@ -121,10 +121,11 @@ def declared(cls: type[T], found: Any, name: str, base: Mapping[str, Any] | None
     """
     if isinstance(found, cls):
         return found
+    make: Callable[..., T] = cls
     try:
-        return cls(**{**(base or {}), **found})
+        return make(**{**(base or {}), **found})
     except TypeError as error:
         raise PluginError(
-            f"{name}() returned {found!r:.80}; it must return attributes of rlcore_plan.workload.{cls.__name__} by "
+            f"{name}() returned {found!r:.80}; it must return attributes of {cls.__module__}.{cls.__name__} by "
             f"name: {error}"
         ) from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import attrs
 
 from rlcore.config import config, option
-from rlcore_ray.engine import check_engine
+from rlcore_ray.engine import check_engine, engine_options
 from rlcore_transformers.sampling.token_options import TokenOptions
 
 
@@ -58,3 +59,17 @@ class RayConfig(TokenOptions):
         super().__attrs_post_init__()
         if self.engine:
             check_engine(self.engine, self.reshaping)
+
+    def serving(self) -> Mapping[str, Any]:
+        """Return where actors sample and what they need of the ranks, for `rlcore plan`.
+
+        Weights that train reach Ray's store once in a round, from which actors read them.
+        """
+        own: dict[str, Any] = {
+            "engines": self.num_actors, "devices": math.ceil(self.num_gpus), "sends": "trained",
+        }  # fmt: skip
+        if not self.engine:
+            return own
+        declared: Mapping[str, Any] = getattr(engine_options(self.engine), "serving", dict)()
+        taken = {name: declared[name] for name in ("dtype", "utilisation") if name in declared}
+        return {**own, **taken, "host_copy": True}

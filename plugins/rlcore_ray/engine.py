@@ -48,9 +48,20 @@ def build_engine(values: Mapping[str, Any]) -> Any:
         UnknownComponent: no plugin registered the name.
         ConfigError: an option is unknown or invalid.
     """
+    target: Any = registries().samplers.get(values["name"]).target()
+    options = engine_options(values)
+    return target if options is None else target(options)
+
+
+def engine_options(values: Mapping[str, Any]) -> Any:
+    """Return the options of the sampler that `engine` names; None if it has none.
+
+    Raises:
+        UnknownComponent: no plugin registered the name.
+        ConfigError: an option is unknown or invalid.
+    """
     component = registries().samplers.get(values["name"])
     cls, given = component.config_class(), {name: each for name, each in values.items() if name != "name"}
     if cls is None and given:
         raise ConfigError(f"{PATH}.{next(iter(given))}: '{component.name}' has no options")
-    target: Any = component.target()
-    return target if cls is None else target(structure(cls, given, path=PATH))
+    return None if cls is None else structure(cls, given, path=PATH)

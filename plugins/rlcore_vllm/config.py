@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
 from rlcore_transformers.sampling.token_options import TokenOptions
+from rlcore_vllm.serving import serving_of
 
 
 @config
@@ -108,3 +109,7 @@ class VLLMConfig(TokenOptions):
         """Return the addresses of running servers, without a slash at the end."""
         urls = (self.url,) if isinstance(self.url, str) else self.url
         return tuple(url.rstrip("/") for url in urls)
+
+    def serving(self) -> Mapping[str, Any]:
+        """Return where servers sample and what they need of the ranks, for `rlcore plan`."""
+        return serving_of(self)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from rlcore.config import config, option
@@ -79,3 +80,7 @@ class OpenAIConfig(TokenOptions):
                 f"url = '{parts.scheme}://{parts.netloc}{parts.path}': must be an http:// or https:// address without "
                 "? and #, such as http://127.0.0.1:8000/v1"
             )
+
+    def serving(self) -> Mapping[str, Any]:
+        """Return that the server has a model of its own, and needs no weights, for `rlcore plan`."""
+        return {"reads": "nothing"}

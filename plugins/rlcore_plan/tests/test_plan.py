@@ -250,12 +250,6 @@ def test_rollouts_whose_log_probs_are_not_the_policys_are_scored(
     assert "scoring" in [phase.name for phase in other.phases]
 
 
-def test_a_sampler_elsewhere_is_planned_as_one_here_which_a_note_says(folders: dict[str, Path]) -> None:
-    found = estimate({**ppo(folders["gpt"]), "sampler": OTHER_LOGPROBS["a server"]}, "test")
-    assert any(note.startswith("sampling is planned as by sampler 'default' in this process") for note in found.notes)
-    assert not any("sampling is planned" in note for note in estimate(ppo(folders["gpt"]), "test").notes)
-
-
 def test_a_reward_model_is_held_throughout_and_scores_in_batches(folders: dict[str, Path]) -> None:
     one, two = (estimate(judged(folders["gpt"], batch_size=size), "test").measured for size in (4, 8))
     model = AutoModelForSequenceClassification.from_pretrained(folders["judge"])

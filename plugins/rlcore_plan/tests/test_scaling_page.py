@@ -17,8 +17,11 @@ from rlcore.cli import main
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "scaling.md"
 PLAN = re.compile(r"^```text\n\$ (rlcore plan .*)\n((?:.*\n)*?)^```$", re.MULTILINE)
-FILE = re.compile(r"<!-- setup: file=(\S+) -->\n```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"<!-- setup: file=(\S+) -->\n```(?:yaml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODELS = re.compile(r"^```python\n(from transformers import LlamaConfig\n.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+STARTED = re.compile(r"`(rlcore|torchrun) (?:[^`]*?)train\s([\w.-]+)")
 
 
 def planned(page: str, folder: Path) -> str:
@@ -41,8 +44,14 @@ def _output(command: str) -> str:
 @pytest.mark.slow
 def test_plans_in_the_documentation_are_what_the_command_prints(tmp_path: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert len(PLAN.findall(page)) == 3
+    assert len(PLAN.findall(page)) == 5
     assert planned(page, tmp_path) == page
+
+
+def test_every_run_that_is_planned_has_the_command_that_starts_it() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    started = {name for _, name in STARTED.findall(page)}
+    assert {shlex.split(command)[2] for command, _ in PLAN.findall(page)} <= started
 
 
 if __name__ == "__main__":

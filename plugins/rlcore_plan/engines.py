@@ -1,0 +1,120 @@
+"""What the programs that sample elsewhere take of their devices, and what reaches them in a round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+
+from rlcore_plan.live import held
+from rlcore_plan.planned_run import PlannedRun
+from rlcore_plan.serving import Serving
+
+ROOM = 0.9
+"""Share of a device's memory that an engine on devices of its own is assumed to use."""
+
+
+@attrs.frozen
+class Engines:
+    """The programs that sample for a run, each with a copy of its policy's weights.
+
+    Attributes:
+        serving: what the sampler declares.
+        name: the sampler.
+        weights: bytes of the weights of one engine.
+        row: bytes of the keys and values of one sequence of the longest length.
+        rows: sequences that one engine samples in a round.
+        sent: bytes of the weights that the ranks pass on in a round.
+        memory: bytes of a device; 0 if unknown.
+        is_shared: whether an engine uses the device of a rank.
+        world: processes of the planned run.
+    """
+
+    serving: Serving
+    name: str
+    weights: int
+    row: int
+    rows: int
+    sent: int
+    memory: int = 0
+    is_shared: bool = False
+    world: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Return the devices of an engine: those declared, or so many that half of their room is left beside weights.
+
+        Their number is then a power of two, as heads are divided.
+        """
+        if self.serving.devices is not None or not self.memory:
+            return max(self.serving.devices or 1, 1)
+        few = 1
+        while 2 * self.weights > ROOM * self.memory * few:
+            few *= 2
+        return few
+
+    @property
+    def room(self) -> float:
+        """Return the bytes of all devices of an engine that it may take; 0 if unknown."""
+        return self.devices * self.memory * (self.serving.utilisation or ROOM)
+
+    @property
+    def at_once(self) -> int:
+        """Return the sequences that an engine samples at once: those for whose keys and values it has room."""
+        if not self.room or not self.row:
+            return max(self.rows, 1)
+        return max(1, min(self.rows, int(self.room - self.weights) // self.row))
+
+    @property
+    def needed(self) -> int:
+        """Return the bytes of a device for weights, and keys and values of the sequences that are sampled at once."""
+        return (self.weights + self.at_once * self.row) // self.devices
+
+    @property
+    def taken(self) -> int:
+        """Return the bytes of a device that it takes while it samples."""
+        share = self.serving.utilisation
+        return round(share * self.memory) if share and self.memory else self.needed
+
+    @property
+    def copies(self) -> int:
+        """Return how often the weights that are sent are read in a round."""
+        return self.serving.engines if self.serving.copies is None else self.serving.copies
+
+
+def engines_of(subject: PlannedRun, memory: int, *, per_node: int, is_cpu: bool) -> Engines | None:
+    """Return the engines of a run; None if the policy samples in its processes.
+
+    Args:
+        subject: the planned run.
+        memory: bytes of a device; 0 if unknown.
+        per_node: processes of a machine.
+        is_cpu: whether the devices of the run are CPUs, which an engine does not share.
+    """
+    serving, name = subject.serving, subject.chosen.sampler.component.name
+    if serving is None:
+        return None
+    if not serving.engines:
+        return Engines(serving, name, 0, 0, 0, 0)
+    model = getattr(subject.policy, "model", subject.policy.module)
+    own = [each for each in model.parameters() if each.is_floating_point()]
+    itemsize = getattr(torch, serving.dtype).itemsize if serving.dtype else own[0].itemsize
+    moving = [each for each in subject.policy.module.parameters() if each.requires_grad]
+    length = subject.lengths.prompt + subject.settings.gen.max_new_tokens
+    return Engines(
+        serving, name,
+        weights=sum(each.numel() for each in own) * itemsize,
+        row=length * _token_bytes(model.config, itemsize),
+        rows=-(-subject.workload.num_sampled // serving.engines),
+        sent=held(*(moving if serving.sends == "trained" else own)),
+        memory=memory, is_shared=not is_cpu and serving.shared(per_node), world=subject.world,
+    )  # fmt: skip
+
+
+def _token_bytes(config: Any, itemsize: int) -> int:
+    """Return the bytes of the keys and values of a token; 0 if the configuration of the model does not name them."""
+    text = config.get_text_config()
+    layers, heads = getattr(text, "num_hidden_layers", 0), getattr(text, "num_attention_heads", 0)
+    width = getattr(text, "head_dim", None) or (getattr(text, "hidden_size", 0) // heads if heads else 0)
+    return int(2 * layers * (getattr(text, "num_key_value_heads", None) or heads) * width * itemsize)

@@ -1,0 +1,50 @@
+"""The memory of passes without gradients: over the rows that a trainer scores, and to check a sampler's weights."""
+
+from __future__ import annotations
+
+import torch
+
+from rlcore_plan.batches import checked, learned, pieces, rollouts
+from rlcore_plan.live import LiveBytes
+from rlcore_plan.planned_run import PlannedRun
+
+
+def checking(subject: PlannedRun, live: LiveBytes) -> int:
+    """Return the bytes of the pass in which log-probs of what samples elsewhere are compared with the policy's."""
+    serving = subject.serving
+    if serving is None or not serving.checked:
+        return 0
+    batch = checked(subject, serving.checked, serving.checked_tokens)
+    before = live.restart()
+    with torch.no_grad():
+        subject.policy.score(batch)
+    return live.peak - before
+
+
+def scoring(subject: PlannedRun, live: LiveBytes) -> list[tuple[int, int]]:
+    """Score rollouts as the trainer does before its updates.
+
+    Returns:
+        One pair, of the bytes of a scoring pass and the bytes that malloc keeps of freed tensors; an empty list if the
+        trainer scores nothing.
+    """
+    policy, workload, settings = subject.policy, subject.workload, subject.settings
+    is_float32 = subject.ranks.mixed_precision == "no" and next(policy.module.parameters()).dtype == torch.float32
+    are_reused = (
+        settings.gen.reused_logprobs
+        and is_float32
+        and settings.gen.is_plain
+        and settings.model.get("sampling_dtype") is None
+        and bool(getattr(subject.chosen.sampler.build(), "exact_logprobs", False))
+    )
+    if not workload.num_scored or (are_reused and not workload.reference):
+        return []
+    scored = rollouts(subject, subject.share(workload.num_sampled)) if workload.num_sampled else learned(subject)
+    batch = pieces(subject, scored, workload.num_scored)[0]
+    before = live.restart()
+    with torch.no_grad():
+        if workload.reference:
+            policy.reference_score(batch)
+        if not are_reused:
+            policy.score(batch, entropy=True)
+    return [(live.peak - before, live.holes)]
