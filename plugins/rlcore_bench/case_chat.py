@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 METRIC, BETTER = "loss/total", "less"
+LONGEST_ANSWER = 4  # tokens
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -20,7 +21,7 @@ def train(
     quick: bool,
     data: Path | None,  # noqa: ARG001  the texts of others
 ) -> dict[str, float]:
-    """Learn the answers with a Llama of two layers, 64 wide, from random weights; return the loss of others."""
+    """Learn the answers with a Llama of two layers, 64 wide, from random weights; return how it does on others."""
     from transformers import LlamaConfig
 
     import rlcore
@@ -32,13 +33,19 @@ def train(
         pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     off = {"at_end": False}
-    rlcore.train(
+    result = rlcore.train(
         config, tokenizer=tokenizer, samples=conversations(320 if quick else 1600),
         trainer={"name": "sft", "batch_size": 32, "optimizer": {"lr": 3e-3, "scheduler": "linear"}},
         run={"root": str(folder), "name": "run", "seed": seed, "epochs": 1 if quick else 3},
         eval=off, checkpoint=off, loggers=[],
     )  # fmt: skip
-    return {"loss of held-out answers": held_out_loss(folder / "run" / "model", tokenizer)}
+    prompts = [messages[: 3 - 2 * (i % 2)] for i, messages in enumerate(conversations(48, seed=2))]  # both answers
+    answers = result.generate(prompts, max_new_tokens=LONGEST_ANSWER, temperature=0)
+    alone = greedy_answers(folder / "run" / "model", tokenizer, prompts)
+    return {
+        "loss of held-out answers": held_out_loss(folder / "run" / "model", tokenizer),
+        "answers that padding changes": sum(a != b for a, b in zip(answers, alone, strict=True)) / len(prompts),
+    }
 
 
 def held_out_loss(model_folder: Path, tokenizer: Any) -> float:
@@ -55,6 +62,23 @@ def held_out_loss(model_folder: Path, tokenizer: Any) -> float:
         each = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
         losses.append(each[torch.tensor(is_answer[1:])])
     return float(torch.cat(losses).mean())
+
+
+def greedy_answers(model_folder: Path, tokenizer: Any, prompts: list[list[dict[str, str]]]) -> list[str]:
+    """Return the most likely answer to each prompt by itself, without padding, cache and rlcore."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model_folder).eval()
+    answers = []
+    for messages in prompts:
+        ids = [*marked_answers(messages, tokenizer)[0], tokenizer.convert_tokens_to_ids("<assistant>")]
+        begin = len(ids)
+        while len(ids) < begin + LONGEST_ANSWER and ids[-1] != tokenizer.eos_token_id:
+            with torch.no_grad():
+                ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        answers.append(tokenizer.decode(ids[begin:], skip_special_tokens=True))
+    return answers
 
 
 def marked_answers(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], list[bool]]:

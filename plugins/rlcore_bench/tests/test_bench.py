@@ -94,6 +94,24 @@ def test_equal_versions_are_the_same_and_uncommitted_changes_are_announced(
 
 
 @pytest.mark.slow
+def test_a_version_that_keeps_a_second_copy_of_its_memory_is_worse_and_learns_the_same(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_code(repository, block_mb=200)
+    commit(repository, "Hold a block", tag="lean")
+    write_code(repository, block_mb=200, copies=2)
+    assert main(["bench", "--against", "lean", "--case", "case.py", "--seeds", "3"]) == 0
+    output = capsys.readouterr().out
+    found = words(output)
+    assert found["peak memory MB"] == "worse"
+    (line,) = (line.split() for line in output.splitlines() if "peak memory" in line)
+    before, after = float(line[4]), float(line[5])
+    assert after - before == pytest.approx(200e6 / 2**20, rel=0.02)  # one block; the table has 4 digits
+    assert float(line[6].removesuffix("%")) == pytest.approx(100 * (after / before - 1), abs=0.2)
+    assert found["reward/mean last fifth"] == found["reward/mean whole run"] == "same"
+
+
+@pytest.mark.slow
 def test_steps_that_take_a_tenth_more_are_worse_beside_long_imports_and_seeds_are_added_until_5_percent_show(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,10 +213,9 @@ def test_an_interrupted_comparison_leaves_nothing(repository: Path, tmp_path: Pa
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_rlcore_with_a_spoiled_optimizer_learns_worse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def rlcore_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of the core, `sft` and `transformers`, with the tag `good`, as the current folder."""
     root = tmp_path / "rlcore"
     root.mkdir()
     for name in ("rlcore", "rlcore_sft", "plugins/rlcore_transformers"):
@@ -207,12 +224,34 @@ def test_rlcore_with_a_spoiled_optimizer_learns_worse(
         shutil.copy(ROOT / name, root)
     git(root, "init", "--quiet", "--initial-branch=main")
     commit(root, "Take it as it is", tag="good")
-    file = root / "plugins/rlcore_transformers/optimizers/builtin_optimizers.py"
-    code = file.read_text()
-    assert "groups, lr=lr, betas" in code
-    file.write_text(code.replace("groups, lr=lr, betas", "groups, lr=lr / 8, betas"))
     monkeypatch.chdir(root)
+    return root
+
+
+def spoil(file: Path, code: str, spoiled: str) -> None:
+    found = file.read_text()
+    assert found.count(code) == 1
+    file.write_text(found.replace(code, spoiled))
+
+
+@pytest.mark.slow
+def test_rlcore_with_a_spoiled_optimizer_learns_worse(rlcore_tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    optimizers = rlcore_tree / "plugins/rlcore_transformers/optimizers/builtin_optimizers.py"
+    spoil(optimizers, "groups, lr=lr, betas", "groups, lr=lr / 8, betas")
     assert main(["bench", "--against", "good", "--case", "chat", "--quick", "--seeds", "2"]) == 0
     found = words(capsys.readouterr().out)
     assert found["loss/total whole run"] == "worse"
+    assert found["peak memory MB"] == "same"
+
+
+@pytest.mark.slow
+def test_rlcore_with_a_sampler_that_attends_to_padding_answers_worse_and_learns_the_same(
+    rlcore_tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoder = rlcore_tree / "plugins/rlcore_transformers/models/decoding/causal_decoder.py"
+    spoil(decoder, "self._mask = (columns >= starts).long()", "self._mask = torch.ones_like(columns - starts)")
+    assert main(["bench", "--against", "good", "--case", "chat", "--seeds", "2"]) == 0
+    found = words(capsys.readouterr().out)
+    assert found["answers that padding"] == "worse"
+    assert {word for name, word in found.items() if "loss" in name} == {"same"}
     assert found["peak memory MB"] == "same"
