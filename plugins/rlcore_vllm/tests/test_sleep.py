@@ -100,16 +100,15 @@ def test_a_process_waits_until_the_servers_sleep_though_its_weights_are_the_same
 
     stand_in.post = slowly  # type: ignore[method-assign]
     config = structure(TrainConfig, {})
-    errors = list[BaseException]()
+    policies, errors = [make_policy(), make_policy()], list[BaseException]()
 
     def process(number: int) -> None:
         try:
-            sampler = VLLMSampler(VLLMConfig(url=stand_in.url, sleep=True, check_rows=0))
+            sampler = VLLMSampler(VLLMConfig(url=stand_in.url, sleep=True, check_rows=0, start_timeout_s=20.0))
             run: Any = SimpleNamespace(config=config, dir=tmp_path, ranks=Ranks(number, barrier))
             sampler.open(run)
-            policy = make_policy()
             for _ in range(3):
-                sampler(policy, ROWS, SamplingConfig(max_new_tokens=4), row_seeds=[number])
+                sampler(policies[number], ROWS, SamplingConfig(max_new_tokens=4), row_seeds=[number])
                 sampler.on_rollout(run)
         except BaseException as error:
             barrier.abort()
