@@ -46,7 +46,7 @@ class Fleet:
         self._known: list[VLLMServer] = []
         self._token, self._port = secrets.token_hex(4), 0
         self._own: OwnServer | None = None
-        self._policies = 0
+        self._policies, self._num_processes = 0, 1
         self._lock, self._is_asleep = threading.Lock(), False
         self._files = make_transfer(config)
         self._log_file: Path | None = None
@@ -55,7 +55,7 @@ class Fleet:
     def open(self, run: Any) -> None:
         """Take the folder of a run, and what all of its processes must agree on; check servers that run already."""
         ranks = run.ranks
-        self.is_main = ranks.is_main
+        self.is_main, self._num_processes = ranks.is_main, ranks.world
         self._token, self._port = ranks.broadcast((self._token, free_port() if self.config.python else 0))
         self._files.use(run.dir)
         self._log_file = run.dir / "vllm.log"
@@ -191,7 +191,7 @@ class Fleet:
         server = self._make_server(f"http://127.0.0.1:{self._port or free_port()}")
         self._own = make_own_server(
             self.config, policy, server, place=self._files.place, log_file=self._log_path(),
-            on_restart=lambda: self._load(server),
+            num_processes=self._num_processes, on_restart=lambda: self._load(server),
         )  # fmt: skip
         self._own.start()
         server.check(sleeps=self.config.sleep)

@@ -12,6 +12,8 @@ from rlcore_vllm.client import VLLMServer
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.own_server import OwnServer
 
+MOST_SEQUENCES = 1024
+"""vLLM's own number of sequences at a time on large GPUs; more need memory beyond their states."""
 log = get_logger("vllm")
 
 
@@ -30,6 +32,7 @@ def make_own_server(
     *,
     place: Path,
     log_file: Path,
+    num_processes: int,
     on_restart: Callable[[], None],
 ) -> OwnServer:
     """Return a server that is not started yet.
@@ -40,6 +43,7 @@ def make_own_server(
         server: its address.
         place: folder of the policy's files; the model is in `model`.
         log_file: file of its output.
+        num_processes: number of processes that send requests.
         on_restart: called when it has been started again and answers.
     """
     dtype = config.dtype or str(next(policy.model.parameters()).dtype).removeprefix("torch.")
@@ -49,6 +53,9 @@ def make_own_server(
     if config.lora == "adapter":
         rank = max((each.r for each in policy.model.peft_config.values()), default=16)
         arguments += ["--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
+    if config.continue_responses:  # the check of new weights is not to wait until responses under way end
+        num_requests = num_processes * (config.concurrency + 2 * config.check_rows)
+        arguments += ["--max-num-seqs", str(min(num_requests, MOST_SEQUENCES))]
     if config.sleep:
         arguments.append("--enable-sleep-mode")
     log.info("starting a vLLM server", url=server.url, log=str(log_file))

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import test_sampler_runs
+import torch
 from test_sampler_runs import make_policy, rollouts, weights
 from vllm_stand_in import StandIn
 
@@ -199,6 +200,29 @@ def test_after_close_a_server_is_started_anew(options: dict[str, Any], tmp_path:
         sampler.close()
         assert wait_until(lambda: not is_running(report(options)["pid"]))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        ({"continue_responses": True, "concurrency": 100, "check_rows": 3}, ["--max-num-seqs", "106"]),
+        ({"transfer": "broadcast"}, ["--load-format", "dummy"]),
+    ],
+)
+def test_a_server_is_started_for_the_options(
+    given: dict[str, Any], arguments: list[str], options: dict[str, Any], stand_in: StandIn, tmp_path: Path
+) -> None:
+    """With room for the check of new weights beside responses under way, and without weights in files."""
+    sampler = VLLMSampler(VLLMConfig(weights_dir=str(tmp_path / "weights"), **given, **options))
+    policy = make_policy()
+    try:
+        sampler(policy, ROWS, SAMPLING, row_seeds=[1, 2])
+    finally:
+        sampler.close()
+    told = report(options)["options"]
+    assert told[(at := told.index(arguments[0])) : at + 2] == arguments
+    found = stand_in.model.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in policy.weights())
 
 
 def test_a_server_does_not_see_the_variables_of_a_launcher(
