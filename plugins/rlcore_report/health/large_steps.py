@@ -8,11 +8,10 @@ import numpy as np
 
 from rlcore_report.health import causes
 from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict
-from rlcore_report.health.sampling_rules import RATIOS
-from rlcore_report.health.trends import first_lasting, first_step, first_values, initial, median, noise, start
+from rlcore_report.health.sampling_rules import APPROX_KLS, RATIOS
+from rlcore_report.health.trends import first_step, first_values, initial, median, noise, start
 from rlcore_report.series import Series
 
-APPROX_KLS = ("policy/approx_kl", "policy/approx_kl_trained")
 LARGE_KL, TARGET_KL = 0.2, 0.01
 """KL of one round's updates, in nats a token, that is far too large; and one that is usual."""
 LARGE_CLIP = 0.5
@@ -33,7 +32,7 @@ def step_too_large(run: JudgedRun) -> Verdict | None:
 
     Signs: approx_kl or the share of clipped ratios is large in the first rounds or the last, the mean ratio is off 1,
     the KL to the reference is large within the first tenth of the steps and does not come back, all responses become
-    alike there, a supervised loss rises at first, the gradient grows, or the scores of a reward model drift away.
+    alike early, a supervised loss rises at first, the gradient grows, or the scores of a reward model drift away.
     """
     signs = [
         _approx_kl(run),
@@ -129,15 +128,18 @@ def _num_first(run: JudgedRun) -> float:
 
 
 def _sudden_end(run: JudgedRun) -> tuple[int | None, str] | None:
-    """Judge whether all responses have become alike within the first tenth of the steps, for good and for no reward.
+    """Judge whether all responses have become alike within the first quarter of the steps, without the best reward.
 
-    Many small steps can take the entropy away too, but not within a few rounds.
+    Many small steps can take the entropy away too, but they take longer. A reward of the wrong sign leads to the worst
+    responses as fast, so that a reward that falls must have its end in the first tenth.
     """
     spread, reward = run.series("reward/std"), run.series("reward/mean")
     if spread is None or reward is None or run.is_supervised or not spread.known[0] > 0:
         return None
-    step = first_lasting(spread, lambda values: values < spread.known[0] / 100)
-    is_early = step is not None and step <= _num_first(run)
+    limit = spread.known[0] / 10
+    step = first_step(spread, lambda values: values < limit)
+    bound = _num_first(run) if float(reward.late.mean()) < initial(reward) else run.total_steps / 4
+    is_early = step is not None and step <= bound and median(spread.values[spread.steps >= step]) < limit
     evidence = f"reward/std went from {spread.known[0]:.2g} to {median(spread.late):.2g}"
     return (step if is_early and not run.is_nearly_solved else None), evidence
 

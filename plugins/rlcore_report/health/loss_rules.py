@@ -90,6 +90,7 @@ def evaluation_loss(run: JudgedRun) -> Verdict | None:
     """Judge whether the evaluation loss has risen by a tenth from its lowest value, and the accuracy has not stayed.
 
     The loss of pairs rises with confidence alone (Guo et al. 2017, arXiv:1706.04599), and their order is what is used.
+    Above its first value it is worse than no training, so that the accuracy may not fall, nor the rows be memorised.
     After a jump of the training loss, that is the verdict.
     """
     name = next((name for name in EVALUATED if run.series(name, count=2) is not None), "")
@@ -101,9 +102,10 @@ def evaluation_loss(run: JudgedRun) -> Verdict | None:
     evidence = f"{name} went from {values[0]:.3g} to {last:.3g}, and was {lowest:.3g} after step {step}"
     rises = last > 1.1 * lowest if lowest > 0 else False
     accuracy = next((s for each in ACCURACIES if (s := run.series(f"eval/{each}", count=2)) is not None), None)
-    if not rises or (
-        accuracy is not None and float(accuracy.known[-1]) > float(accuracy.known[-len(values) + place]) - SAME_ACCURACY
-    ):
+    is_worse = last >= values[0]
+    change = float(accuracy.known[-1] - accuracy.known[place - len(values)]) if accuracy is not None else -1.0
+    is_kept = change >= 0 if is_worse else change > -SAME_ACCURACY
+    if not rises or (is_kept and not (is_worse and _are_memorised(run))):
         return Verdict("Evaluation loss", "good", evidence)
     return Verdict(
         "The evaluation loss rises", "bad" if last > values[0] else "warning", evidence,

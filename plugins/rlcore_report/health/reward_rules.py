@@ -41,7 +41,8 @@ def constant(run: JudgedRun) -> Verdict | None:
 def fallen(run: JudgedRun) -> Verdict | None:
     """Judge whether the reward has fallen below its first values, or has lost half of what it had gained.
 
-    The reward of a distillation is not what it learns; that it falls is the teacher's doing.
+    The reward of a distillation is not what it learns; that it falls is the teacher's doing. Of a run whose evaluations
+    fall each time, fewer standard errors are enough.
     """
     reward = _reward(run)
     if reward is None:
@@ -53,7 +54,8 @@ def fallen(run: JudgedRun) -> Verdict | None:
     gained, lost = best - first, best - late
     if "distill/agreement" in run.metrics and shift(reward) < -3 and first - late > 0.1 * abs(first):
         return _worse_teacher(evidence, first_lasting(reward, lambda values: values < first - sd))
-    if shift(reward) < -3 and first - late > 0.1 * abs(first) and gained < 3 * sd:
+    limit = -2 if _evaluations_fall(run) else -3
+    if shift(reward) < limit and first - late > 0.1 * abs(first) and gained < 3 * sd:
         return Verdict(
             "The reward falls", "bad", evidence,
             "The policy learns the opposite: a reward or a weight has the wrong sign, or the advantages have. If "
@@ -70,6 +72,11 @@ def fallen(run: JudgedRun) -> Verdict | None:
             "trainer.optimizer.lr", run.rate(0.3),
         )  # fmt: skip
     return Verdict("Reward", "good", evidence)
+
+
+def _evaluations_fall(run: JudgedRun) -> bool:
+    found = run.series("eval/reward/mean", count=3)
+    return found is not None and bool((np.diff(found.known) < 0).all())
 
 
 def _worse_teacher(evidence: str, step: int | None) -> Verdict:

@@ -11,6 +11,9 @@ from rlcore_report.health.trends import first_lasting, first_step, initial, medi
 GAP = 0.1
 """Mean distance of the log-probs of sampler and trainer, in nats a token, that low precision does not explain."""
 RATIOS = ("policy/ratio_mean", "policy/ratio_mean_trained")
+APPROX_KLS = ("policy/approx_kl", "policy/approx_kl_trained")
+JUMP = 10.0
+"""approx_kl, in nats a token, that other weights or tokens do not give, but updates that destroy the policy do."""
 FIRST_RATIOS = 5
 """Ratios that must agree with each other to be off 1 from the beginning."""
 
@@ -55,8 +58,10 @@ def _negative_kl(run: JudgedRun) -> tuple[int | None, str] | None:
 
 
 def _steady_ratio(run: JudgedRun) -> tuple[int | None, str] | None:
-    ratio = run.series(*RATIOS)
+    ratio, kl = run.series(*RATIOS), run.series(*APPROX_KLS)
     if ratio is None:
+        return None
+    if kl is not None and median(kl.known[:FIRST_RATIOS]) > JUMP:
         return None
     early = ratio.known[:FIRST_RATIOS] - 1
     centre = median(early)

@@ -38,11 +38,13 @@ def skipped(run: JudgedRun) -> Verdict | None:
 
 
 def gradient(run: JudgedRun) -> Verdict | None:
-    """Judge whether the gradient is 0 in more than half of the steps, if groups without spread do not explain it."""
-    norm = run.series("grad/norm")
+    """Judge whether the gradient is 0 in more than half of the steps, if rewards without spread do not explain it."""
+    norm, rewards = run.series("grad/norm"), run.metrics.get("reward/std")
     if norm is None:
         return None
     zeros = norm.known < 1e-10
+    if rewards is not None and len(rewards.values) == len(zeros) and not run.is_supervised:
+        zeros &= rewards.values > 0
     evidence = f"grad/norm is 0 in {int(zeros.sum())} of {len(zeros)} steps"
     spread = run.series("group/zero_spread_fraction", count=1)
     has_no_spread = spread is not None and float(spread.late.mean()) > 0.9

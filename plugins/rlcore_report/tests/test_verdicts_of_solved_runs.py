@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore_report.health import causes, large_steps, loss_rules, reward_rules, sampling_rules
+from rlcore_report.health import causes, large_steps, loss_rules, reward_rules, sampling_rules, update_rules
 from rlcore_report.health.judged_run import JudgedRun
 from rlcore_report.health.step_size import step_too_small
+from rlcore_report.health.trends import shift
 from rlcore_report.series import Series
 
 SOLVED = {"reward/mean": [0.1, *[0.9] * 4, *[0.99] * 15], "reward/max": [1.0] * 20}
@@ -38,7 +39,7 @@ def test_a_kl_that_is_large_at_first_is_excused_if_it_comes_back_and_the_run_is_
 
 
 @pytest.mark.parametrize(("rewards", "step", "level"), [(HALF, 5, "bad"), (HALF, 6, "good"), (SOLVED, 5, "good")])
-def test_responses_that_become_alike_in_the_first_rounds_without_reward_are_a_step_too_large(
+def test_responses_that_become_alike_in_the_first_quarter_without_reward_are_a_step_too_large(
     rewards: Mapping[str, Sequence[float]], step: int, level: str
 ) -> None:
     spread = [0.4] * (step - 1) + [0.0] * (21 - step)
@@ -70,9 +71,11 @@ def test_a_value_function_that_knows_the_mean_is_enough_for_a_solved_run(
     assert found.level == level
 
 
-@pytest.mark.parametrize(("last", "level"), [(0.82, "good"), (0.80, "warning")])
-def test_the_loss_of_pairs_may_rise_while_their_accuracy_stays(last: float, level: str) -> None:
-    losses = {"loss/total": [0.7] * 20, "eval/loss": [0.7, 0.4, 0.5]}
+@pytest.mark.parametrize(("loss", "last", "level"), [
+    (0.5, 0.82, "good"), (0.5, 0.80, "warning"), (0.71, 0.84, "good"), (0.71, 0.83, "bad"),
+])  # fmt: skip
+def test_the_loss_of_pairs_may_rise_while_their_accuracy_stays(loss: float, last: float, level: str) -> None:
+    losses = {"loss/total": [0.7] * 20, "eval/loss": [0.7, 0.4, loss]}
     found = loss_rules.evaluation_loss(judged({**losses, "eval/reward/accuracy": [0.5, 0.84, last]}))
     assert found is not None
     assert found.level == level
@@ -120,3 +123,34 @@ def test_evaluations_with_the_same_random_numbers_show_whether_a_policy_without_
     assert too_small is not None
     assert unimproved is not None
     assert (too_small.level == "bad", unimproved.level == "warning") == (small, unrelated)
+
+
+@pytest.mark.parametrize(("kl", "is_other"), [(9.0, True), (11.0, False)])
+def test_a_ratio_off_one_is_no_sign_of_another_policy_where_updates_destroy_the_policy(
+    kl: float, is_other: bool
+) -> None:
+    given = {"policy/ratio_mean": [0.25] * 20, "policy/approx_kl": [kl] * 20}
+    found, large = sampling_rules.other_policy(judged(given)), large_steps.step_too_large(judged(given))
+    assert (found is not None and found.level == "bad") is is_other
+    assert large is not None
+    assert large.level == "bad"
+
+
+@pytest.mark.parametrize(("spread", "level"), [(0.1, "bad"), (0.0, "good")])
+def test_equal_rewards_give_no_gradient_so_that_the_mask_is_not_blamed(spread: float, level: str) -> None:
+    given = {"grad/norm": [1.0, *[0.0] * 19], "reward/std": [0.1, *[spread] * 19], "loss/policy": [0.0] * 20}
+    found = update_rules.gradient(judged(given))
+    assert found is not None
+    assert found.level == level
+
+
+@pytest.mark.parametrize(("evaluations", "level"), [([0.5, 0.4, 0.3], "bad"), ([0.5, 0.4, 0.45], "good")])
+def test_a_reward_that_falls_by_little_more_than_noise_falls_if_evaluations_do_each_time(
+    evaluations: list[float], level: str
+) -> None:
+    rewards = [0.5, 0.62, *[0.5, 0.6] * 7, 0.45, 0.4, 0.35, 0.4]
+    run = judged({"reward/mean": rewards, "eval/reward/mean": evaluations})
+    assert -3 < shift(run.metrics["reward/mean"]) < -2
+    found = reward_rules.fallen(run)
+    assert found is not None
+    assert found.level == level
