@@ -92,6 +92,23 @@ def test_the_loss_of_held_out_answers_is_that_of_their_tokens_alone(tmp_path: Pa
     assert is_answer == [False] * 6 + [True] * 2
 
 
+def test_the_answers_to_single_prompts_are_those_of_transformers(tmp_path: Path) -> None:
+    tokenizer = case_chat.make_tokenizer()
+    model = make_llama()
+    torch.nn.init.zeros_(model.lm_head.weight[len(tokenizer) :])  # tokens that the tokenizer has not are never chosen
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(tmp_path)
+    first = [{"role": "user", "content": "1+2"}]
+    second = [*first, {"role": "assistant", "content": "3"}, {"role": "user", "content": "+14"}]
+    expected = []
+    for messages in (first, second):
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+        output = model.generate(prompt, do_sample=False, max_new_tokens=case_chat.LONGEST_ANSWER)
+        expected.append(tokenizer.decode(output[0, prompt.shape[1] :], skip_special_tokens=True))
+    assert expected[0] != expected[1]
+    assert case_chat.greedy_answers(tmp_path, tokenizer, [first, second]) == expected
+
+
 def test_a_version_that_takes_less_time_is_called_better() -> None:
     assert compare_resource("c", "time", [1.0, 1.1, 0.9], [0.5, 0.56, 0.44]).word == "better"
     assert compare_resource("c", "time", [1.0, 1.1, 0.9], [2.0, 2.2, 1.8]).word == "worse"
