@@ -10,11 +10,16 @@ from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
-def test_two_processes_of_which_one_has_no_image_learn_as_one(family: str, tmp_path: Path) -> None:
-    arguments = {"folder": str(tmp_path / "one"), "family": family}
-    one = call_in_new_process("vision_ranks:trained", arguments, what="one")
-    two = call_on_two_ranks("vision_ranks:trained", arguments | {"folder": str(tmp_path / "two")}, what="two")
+@pytest.mark.parametrize(
+    ("family", "shard"), [("llava", "none"), ("qwen2_vl", "none"), ("qwen2_vl", "fsdp"), ("llava", "zero3")]
+)
+def test_two_processes_of_which_one_has_no_image_learn_as_one(family: str, shard: str, tmp_path: Path) -> None:
+    one = call_in_new_process(
+        "vision_ranks:trained", {"folder": str(tmp_path / "one"), "family": family, "shard": "none"}, what="one"
+    )
+    two = call_on_two_ranks(
+        "vision_ranks:trained", {"folder": str(tmp_path / "two"), "family": family, "shard": shard}, what="two"
+    )
     assert one.keys() == two.keys()
     for name, expected in one.items():
         assert two[name] == pytest.approx(expected, abs=1e-4), name
