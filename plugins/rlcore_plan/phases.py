@@ -80,7 +80,10 @@ def _reads_rows(subject: PlannedRun) -> bool:
     path, dtype = options.get("path"), options.get("dtype", "float32")
     if not is_policy or not isinstance(path, str) or any(options.get(each) for each in OPTIONS):
         return False
-    if dtype in ("float32", "auto"):
+    critic, is_adapted = options.get("critic"), options.get("peft") is not None
+    if critic not in (None, "copy") or (is_adapted and (critic or options.get("value_layers"))):
+        return False
+    if dtype == "auto" or (dtype == "float32" and not is_adapted):
         return True
     config = declared(path, options.get("revision"))  # weights of other files are converted as they are loaded
     return config is not None and str(config.dtype) == f"torch.{dtype}"

@@ -27,9 +27,10 @@ from rlcore_transformers.models import start
 
 def is_in_file(tensor: torch.Tensor) -> bool:
     """Return whether the memory of a tensor is a file of weights that the system reads as it is used."""
-    if tensor.nbytes < 10_000:
+    storage = tensor.untyped_storage()
+    if storage.nbytes() < 10_000:
         return False
-    address = tensor.untyped_storage().data_ptr()
+    address = storage.data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith(".safetensors"):
             first, last = (int(each, 16) for each in line.split()[0].split("-"))

@@ -11,7 +11,7 @@ import torch
 from e2e_processes import run_ranks
 from planned_models import make_folder, ppo_run, sft_run
 from safetensors.torch import load_file
-from test_asked_weights import BLOCK, HEAD, OUTSIDE, WHOLE
+from test_asked_weights import BLOCK, HEAD, OUTSIDE, TENSOR, WHOLE
 from transformers import AutoModelForCausalLM
 from warm_python import WarmPython
 
@@ -26,22 +26,26 @@ REST = 600_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shard", "parts"),
+    ("shard", "parts", "options"),
     [
-        ("fsdp", WHOLE - HEAD // 2),  # half of the model, of the head and of the reference
+        ("fsdp", WHOLE - HEAD // 2, {}),  # half of the model, of the head and of the reference
+        # the same, and half of a value function's own copy of all blocks and the embeddings
+        ("fsdp", WHOLE - HEAD // 2 + (WHOLE - HEAD - TENSOR) // 2, {"critic": "copy"}),
+        ("fsdp", WHOLE - HEAD // 2 + (BLOCK + 4 * 256) // 2, {"value_layers": 1}),  # of one block and the norm
         # half of the linear layers and of the reference; embeddings, norms and the head are whole
-        ("tp", OUTSIDE + 6 * NORMS + 3 * (BLOCK - NORMS) + HEAD + (WHOLE - HEAD) // 2),
+        ("tp", OUTSIDE + 6 * NORMS + 3 * (BLOCK - NORMS) + HEAD + (WHOLE - HEAD) // 2, {}),
         # the same as fsdp; half of a second copy and of gradients, and a buffer of DeepSpeed to reduce gradients
-        ("zero3", WHOLE - HEAD // 2 + WHOLE // 2 + WHOLE // 2 + WHOLE),
+        ("zero3", WHOLE - HEAD // 2 + WHOLE // 2 + WHOLE // 2 + WHOLE, {}),
     ],
 )
 def test_a_rank_holds_its_own_part_of_a_model_at_the_start(
-    warm_python: WarmPython, tmp_path: Path, shard: str, parts: int
+    warm_python: WarmPython, tmp_path: Path, shard: str, parts: int, options: dict[str, Any]
 ) -> None:
     """The files have 16 bits a weight and the run 32; for the KL penalty of PPO a reference is divided beside it."""
     folder = make_folder(tmp_path / "start")
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
     values = ppo_run(folder, shard)
+    values = values | {"model": values["model"] | options}
     found, weights = dict[str, list[dict[str, Any]]](), []
     for how in ("usual", "rows"):
         place = tmp_path / how
@@ -52,12 +56,43 @@ def test_a_rank_holds_its_own_part_of_a_model_at_the_start(
         assert done.returncode == 0, done.stderr[-3000:]
         found[how] = [json.loads((place / f"start-{rank}.json").read_text()) for rank in range(2)]
         weights.append(load_file(place / "run/model/model.safetensors"))
-    print(found)
+    (planned,) = [each for each in estimate(values, "test", world=2).measured.phases if each.name == "start"]
+    print(found, planned)
     for usual, rows in zip(found["usual"], found["rows"], strict=True):
         assert usual["peak"] >= 2 * WHOLE
         assert parts <= rows["held"] <= parts + REST
+        assert planned.peak == pytest.approx(rows["held"], rel=0.05)
         assert rows["peak"] <= parts + OUTSIDE + HEAD + BLOCK + REST
     assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+
+
+@pytest.mark.slow
+def test_a_rank_holds_its_own_part_of_a_model_with_an_adapter_at_the_start(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
+    """Files and run have 16 bits a weight, and the adapter 32; without it the model is its own reference."""
+    folder = make_folder(tmp_path / "start")
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    values = ppo_run(folder, "fsdp")
+    adapter = {"type": "lora", "r": 4, "target_modules": ["q_proj", "v_proj"]}
+    values = values | {"model": values["model"] | {"dtype": "bfloat16", "peft": adapter}}
+    size, small = (WHOLE - HEAD) // 2, HEAD + 4 * 6 * 2 * 2 * 4 * 256
+    weights = []
+    for how in ("usual", "rows"):
+        place = tmp_path / how
+        place.mkdir()
+        run = values["run"] | {"root": str(place), "steps": 2}
+        (place / "run.json").write_text(json.dumps(values | {"run": run}))
+        done = run_ranks(warm_python, 2, [CHILD, str(place), str(place / "run.json"), how])
+        assert done.returncode == 0, done.stderr[-3000:]
+        for rank in range(2):
+            found = json.loads((place / f"start-{rank}.json").read_text())
+            print(how, found)
+            parts = size // 2 + (size if how == "usual" else 0)
+            assert parts <= found["held"] <= parts + small + REST
+            assert found["peak"] <= parts + small + (OUTSIDE + BLOCK) // 2 + REST
+        weights.append(load_file(place / "run/model/model.safetensors"))
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 

@@ -24,8 +24,10 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     start.expect(None)
 
 
-def build(folder: str, *, reference: bool = False, **options: Any) -> Any:
-    return build_causal_lm(folder, CausalLMConfig(**options), tokenizer=make_tokenizer(), reference=reference)
+def build(folder: str, *, reference: bool = False, value_head: bool = False, **options: Any) -> Any:
+    return build_causal_lm(
+        folder, CausalLMConfig(**options), tokenizer=make_tokenizer(), reference=reference, value_head=value_head
+    )
 
 
 def dtypes(policy: Any) -> set[torch.dtype]:
@@ -64,6 +66,51 @@ def test_a_model_whose_weights_are_changed_while_it_is_built_is_loaded_as_usual(
 ) -> None:
     start.expect(folder)
     assert dtypes(build(folder, **options)) == {torch.float32}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_model_with_an_adapter_stays_in_files_of_the_dtype_that_the_run_wants(
+    dtype: str, folder: str, request: pytest.FixtureRequest
+) -> None:
+    """In other files the first weights of the adapter would be rounded to the dtype of the files."""
+    options = {"dtype": dtype, "peft": {"type": "lora", "r": 2, "target_modules": ["q_proj"]}}
+    start.expect(folder)
+    policy, usual = build(folder, reference=True, **options), build(folder, reference=True, **options)
+    waiting = policy.start_dtypes()
+    assert bool(waiting) is (str(request.node.callspec.params["folder"]) == f"torch.{dtype}")
+    for (name, mine), other in zip(policy.model.named_parameters(), usual.model.parameters(), strict=True):
+        assert mine.dtype == other.dtype
+        assert torch.equal(mine, other)
+        if waiting and dtype == "bfloat16":  # weights of an adapter have 32 bits
+            assert (id(mine) in waiting) is ("lora" not in name)
+
+
+@pytest.mark.parametrize("options", [{"value_layers": 1}, {"critic": "copy"}])
+def test_blocks_that_are_copied_for_the_value_function_stay_in_the_files(options: dict[str, Any], folder: str) -> None:
+    start.expect(folder)
+    late, usual = (build(folder, value_head=True, reference=True, **options) for _ in range(2))
+    held = {each.data_ptr() for each in late.model.parameters()}
+    copied = [name for name, each in late.module.value.named_parameters() if each.data_ptr() in held]
+    assert [name for name, _ in late.module.value.named_parameters() if not name.startswith("head.")] == copied
+    waiting = late.start_dtypes()
+    assert all(id(each) in waiting for name, each in late.module.named_parameters() if "value.head" not in name)
+    late.use_forward(late.module, autocast=nullcontext)
+    places: list[int] = []
+    for mine, other in zip(late.module.parameters(), usual.module.parameters(), strict=True):
+        places.append(mine.data_ptr())
+        assert mine.requires_grad is other.requires_grad
+        assert mine.shape == other.shape
+        assert mine.dtype == other.dtype
+    assert len(set(places)) == len(places)
+    copies = zip(late.module.value.named_parameters(), usual.module.value.parameters(), strict=True)
+    assert all(torch.equal(mine, other) for (name, mine), other in copies if not name.startswith("head."))
+
+
+def test_blocks_over_which_saved_heads_are_written_are_loaded_as_usual(folder: str, tmp_path: Path) -> None:
+    build(folder, value_head=True, value_layers=1).save_pretrained(tmp_path / "saved")
+    start.expect(tmp_path / "saved")
+    policy = build(str(tmp_path / "saved"), value_head=True, value_layers=1)
+    assert not policy.start_dtypes()
 
 
 def test_a_model_that_no_run_divides_is_loaded_as_usual(folder: str) -> None:

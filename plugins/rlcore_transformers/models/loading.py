@@ -41,6 +41,7 @@ from rlcore_transformers.models.hub import (
 from rlcore_transformers.models.kind import DECODER_ONLY, Kind, check_kind, declared
 from rlcore_transformers.models.peft.inject import activate, attach, unwrap
 from rlcore_transformers.models.quantization import quantization_options
+from rlcore_transformers.models.save_load import HEADS_FILE
 from rlcore_transformers.models.speed.activations import fuse_activations
 
 if TYPE_CHECKING:
@@ -93,11 +94,12 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
 
 def _as_in_files(kind: Kind, name: str, config: LanguageModelConfig) -> PreTrainedModel | None:
     """Return a model that the run divides, in the dtype of its files; None if it is to be loaded as usual."""
-    options = start.options_in_files(name, config)
+    has_heads = existing_path(Path(name, HEADS_FILE)) is not None
+    options = start.options_in_files(name, config, has_heads=has_heads)
     if options is None:
         return None
     model: PreTrainedModel = from_pretrained(kind.loader, name, options)
-    return model if start.mark(model, config.dtype) else None
+    return model if start.mark(model, config.dtype, adapted=config.peft is not None) else None
 
 
 def set_attention(model: PreTrainedModel, attention: str) -> None:

@@ -79,8 +79,8 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
             self.reference.to(device)  # type: ignore[arg-type]
 
     def start_models(self) -> Sequence[object]:
-        """Return the models whose weights may be as in their files: the model and its reference."""
-        return (self.model, self.reference)
+        """Return the models whose weights may be as in their files: the model, copies of its blocks, its reference."""
+        return (*self.module.modules(), self.reference)
 
     def use_decoder(self, wrap: Callable[[MakeDecoder], MakeDecoder]) -> None:
         """Make decoders with the function that `wrap` returns; `wrap` receives the one that makes the core's."""

@@ -42,6 +42,7 @@ from rlcore_transformers.models.save_load import load_heads
 from rlcore_transformers.models.speed import SpeedReport
 from rlcore_transformers.models.speed.activations import checkpoint_activations, has_fused_activations
 from rlcore_transformers.models.speed.frozen_trunk import FrozenTrunk
+from rlcore_transformers.models.start import follow, share
 
 
 def prepare(model: PreTrainedModel, config: TransformerConfig) -> None:
@@ -77,12 +78,14 @@ def load_critic(model: PreTrainedModel, config: LanguageModelConfig) -> PreTrain
         raise ModelError(f"value_layers = {config.value_layers} and critic = {config.critic!r}: choose one of them")
     shared: dict[int, Any] = beneath_adapter(model) if config.critic == "copy" else {}
     critic = (
-        copy.deepcopy(model, dict(shared))
+        copy.deepcopy(model, share(model) | shared)
         if config.critic is None or config.critic == "copy"
         else loading.load_critic(config.critic, config, kind_of(model.config))
     )
     for parameter in critic.parameters():
         parameter.requires_grad_(id(parameter) not in shared)
+    if config.critic == "copy":
+        follow(model, *_trunks(critic))
     own, needed = vocabulary_size(critic), vocabulary_size(model)
     if own < needed:
         raise ModelError(
@@ -90,6 +93,11 @@ def load_critic(model: PreTrainedModel, config: LanguageModelConfig) -> PreTrain
             "gets the policy's tokens, so it must use the same tokenizer"
         )
     return critic
+
+
+def _trunks(critic: PreTrainedModel) -> list[Any]:
+    """Return the parts of a critic that `make_value` runs."""
+    return [critic.get_encoder(), critic.get_decoder()] if is_encoder_decoder(critic) else [critic.base_model]
 
 
 def make_value(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MARK = "rlcore_start_dtype"
 """Attribute of a model that is as in its files: the dtype that its weights shall have."""
-OPTIONS = ("peft", "unfrozen_layers", "critic", "sampling_dtype", "quantization", "value_layers")
+OPTIONS = ("unfrozen_layers", "sampling_dtype", "quantization")
 """Options with which building a policy copies or changes weights."""
 _expected: list[str] = []
 """The model of the run that is being built, if the run divides it."""
@@ -46,19 +46,37 @@ def is_expected(name: str) -> bool:
     return is_it
 
 
-def options_in_files(name: str, config: LanguageModelConfig) -> LanguageModelConfig | None:
-    """Return the options to load the model with as it is in its files; None if it is to be loaded as usual."""
-    plain = not any(getattr(config, option, None) for option in OPTIONS)
-    if not is_expected(name) or isinstance(name, ConfigOnly) or not plain:
+def options_in_files(name: str, config: LanguageModelConfig, *, has_heads: bool) -> LanguageModelConfig | None:
+    """Return the options to load the model with as it is in its files; None if it is to be loaded as usual.
+
+    Args:
+        name: the model's folder or hub id.
+        config: options of the architecture.
+        has_heads: whether heads were saved with the model, which are written over the value function's blocks.
+    """
+    if not is_expected(name) or isinstance(name, ConfigOnly):
+        return None
+    critic, layers = getattr(config, "critic", None), getattr(config, "value_layers", None)
+    is_copied = critic == "copy" or bool(layers)
+    is_changed = any(getattr(config, option, None) for option in OPTIONS) or critic not in (None, "copy")
+    if is_changed or (is_copied and (has_heads or config.peft is not None)):
         return None
     return evolve(config, dtype="auto")
 
 
-def mark(model: PreTrainedModel, dtype: str) -> bool:
-    """Mark a model that is as in its files; return False if it would not equal one that was loaded in `dtype`."""
+def mark(model: PreTrainedModel, dtype: str, *, adapted: bool = False) -> bool:
+    """Mark a model that is as in its files; return False if it would not equal one that was loaded in `dtype`.
+
+    Args:
+        model: the model.
+        dtype: the dtype that its weights shall have.
+        adapted: an adapter will be injected, whose first weights are rounded to the dtype of the layers around them.
+    """
     wanted = model.dtype if dtype == "auto" else getattr(torch, dtype)
     floating = [each for each in model.buffers() if each.is_floating_point()]
     weights = {each.dtype for each in model.parameters() if each.is_floating_point()}
+    if adapted and weights != {wanted}:
+        return False
     # Buffers may have been computed in the dtype of the files, and some weights stay in 32 bits where others do not.
     if weights != {wanted} and (any(each.dtype != wanted for each in floating) or wanted != torch.float32):
         return False
@@ -73,15 +91,27 @@ def start_dtypes(*models: object) -> dict[int, torch.dtype]:
     return {
         id(weight): vars(model)[MARK]
         for model in models if isinstance(model, PreTrainedModel) and MARK in vars(model)
-        for weight in model.parameters() if weight.is_floating_point()
+        for weight in model.parameters() if weight.is_floating_point() and _is_in_files(weight, model)
     }  # fmt: skip
+
+
+def _is_in_files(weight: nn.Parameter, model: PreTrainedModel) -> bool:
+    """Return whether a weight of a marked model is none of an adapter, of another dtype than the model (`mark`)."""
+    return not getattr(model, "peft_config", None) or bool(weight.dtype == vars(model)[MARK])
+
+
+def follow(model: PreTrainedModel, *copies: nn.Module) -> None:
+    """Mark copies of parts of a model as it is marked, if it is; they are in the same memory (`share`)."""
+    for each in copies if MARK in vars(model) else ():
+        setattr(each, MARK, vars(model)[MARK])
 
 
 def share(model: PreTrainedModel) -> dict[int, Any]:
     """Return parameters in the same memory, by id, for a copy of a marked model: neither is changed before the cut."""
     if MARK not in vars(model):
         return {}
-    return {id(each): nn.Parameter(each.data, requires_grad=False) for each in model.parameters()}
+    shared = (each for each in model.parameters() if _is_in_files(each, model))
+    return {id(each): nn.Parameter(each.data, requires_grad=False) for each in shared}
 
 
 def complete(*models: object) -> None:
@@ -89,6 +119,6 @@ def complete(*models: object) -> None:
     dtypes = start_dtypes(*models)
     for model in (each for each in models if isinstance(each, PreTrainedModel)):
         for weight in model.parameters():
-            if id(weight) in dtypes:  # a reference shares the memory of the files no longer
-                weight.data = weight.data.to(dtypes[id(weight)], copy=True)
+            if (dtype := dtypes.pop(id(weight), None)) is not None:  # copies share the memory of the files no longer
+                weight.data = weight.data.to(dtype, copy=True)
         vars(model).pop(MARK, None)

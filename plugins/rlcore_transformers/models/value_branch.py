@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
 from rlcore_transformers.models.freezing import beneath_adapter, decoder_blocks, runs_before
+from rlcore_transformers.models.start import follow, share
 
 
 class Replay(nn.Module):
@@ -51,7 +52,8 @@ class TopLayers(nn.Module):
         self._watched = (below[-1], model.get_decoder())  # in a tuple, so that they do not become submodules
         shared = {id(parameter): parameter for parameter in runs_before(model, blocks[0])} | beneath_adapter(model)
         memo: dict[int, object] = {id(block): Replay(block, self._tape) for block in below}
-        self.decoder = copy.deepcopy(model.get_decoder(), memo | shared)
+        self.decoder = copy.deepcopy(model.get_decoder(), memo | share(model) | shared)
+        follow(model, self.decoder)
         for parameter in self.decoder.parameters():
             if id(parameter) not in shared:
                 parameter.requires_grad_(True)
