@@ -13,7 +13,6 @@ POWER = 0.8
 LEVEL = 0.05
 
 
-@functools.lru_cache
 def visible_change(noise: float, pairs: int) -> float:
     """Return the smallest change that is found with probability `POWER`, in the unit of `noise`.
 
@@ -21,13 +20,19 @@ def visible_change(noise: float, pairs: int) -> float:
         noise: standard deviation of the paired differences, above 0.
         pairs: N, their number, at least 2.
     """
+    return noise * _visible_in_noise(pairs)
+
+
+@functools.lru_cache
+def _visible_in_noise(pairs: int) -> float:
+    """Return the smallest visible change as a multiple of the noise."""
     low, high = 0.0, 1.0
     while found_share(high, 1.0, pairs) < POWER:
         high *= 2
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if found_share(middle, 1.0, pairs) < POWER else (low, middle)
-    return noise * high
+    return high
 
 
 def found_share(change: float, noise: float, pairs: int) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 
+from rlcore_bench.measure import compare_resource
 from rlcore_bench.power import found_share, say_power, visible_change
 
 T_4, T_1 = 2.776, 12.706
@@ -30,6 +32,19 @@ def test_a_visible_change_is_found_in_80_of_100_comparisons_and_scales_with_the_
         assert found_share(visible, 0.1, pairs) == pytest.approx(0.8, abs=1e-6)
         assert visible_change(0.3, pairs) == pytest.approx(3 * visible)
     assert visible_change(0.1, 20) < visible_change(0.1, 5)
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.05, 1.1])
+def test_versions_slower_by_a_tenth_are_called_worse_as_often_as_said_and_equal_ones_mostly_the_same(
+    slowdown: float,
+) -> None:
+    """Times of five seeds vary by 3 %, of which a change of 7 % is said to be visible."""
+    before, after = np.exp(np.random.default_rng(0).normal(0, 0.03, size=(2, 2000, 5)))
+    found = Counter(compare_resource("c", "s", a, b * slowdown).word for a, b in zip(before, after, strict=True))
+    said = found_share(math.log(slowdown), 0.03 * math.sqrt(2), 5)
+    worse, called = found["worse"] / 2000, (found["worse"] + found["better"]) / 2000
+    assert (called if slowdown == 1 else worse) == pytest.approx(said, abs=0.03)  # standard error at most .011
+    assert (worse > 0.8) == (slowdown == 1.1)
 
 
 def test_the_power_of_a_number_of_seeds_is_said_for_some_amounts_of_noise() -> None:
