@@ -270,13 +270,13 @@ def test_a_stop_sequence_cuts_where_the_default_sampler_does(stand_in: StandIn, 
         assert ended == (end >= 0)
 
 
-def trained(url: str, folder: str, **run: Any) -> dict[str, Any]:
+def trained(url: str, folder: str, transfer: str = "files", **run: Any) -> dict[str, Any]:
     """Train an adapter in this process, one of one or two."""
     peft = {"type": "lora", "r": 4, "target_modules": ["q_proj", "down_proj"]}
     result = rlcore.train(
         {"path": make_llama(), "peft": peft}, tokenizer=make_tokenizer(), trainer=GRPO,
         prompts=list(PROMPTS), reward_fn=toy_reward, gen={"max_new_tokens": 5},
-        loggers=[], sampler={"name": "vllm", "url": url},
+        loggers=[], sampler={"name": "vllm", "url": url, "transfer": transfer},
         run={"root": folder, "name": "run", "steps": 2, "report": False, "rollouts": "all", **run},
     )  # fmt: skip
     flat = [each.detach().flatten().tolist() for _, each in result.policy.weights()]

@@ -14,6 +14,7 @@ from test_new_weights import PROMPTS, SAMPLING, SEEDS, make_policy
 from test_sampler_runs import rollouts, train, weights
 from vllm_stand_in import StandIn
 
+from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.rig.policies import perturb
 from rlcore_vllm import weight_broadcast, weight_group
 from rlcore_vllm.config import VLLMConfig
@@ -150,3 +151,15 @@ def test_an_error_of_the_engine_ends_the_run_without_a_delay(
         assert time.monotonic() - begun < 10.0
     finally:
         sampler.close()
+
+
+@pytest.mark.slow
+def test_divided_weights_are_gathered_and_sent_by_process_0(stand_in: StandIn, tmp_path: Path) -> None:
+    """An adapter is merged on the way, as in one process that writes files."""
+    given = {"url": stand_in.url, "folder": str(tmp_path / "one")}
+    one = call_in_new_process("test_sampler_runs:trained", given, what="one")
+    given = {"url": stand_in.url, "folder": str(tmp_path / "two"), "transfer": "broadcast", "shard": "fsdp"}
+    two = call_on_two_ranks("test_sampler_runs:trained", given, what="two")
+    assert two["rows"] == one["rows"] != []
+    for mine, other in zip(one["weights"], two["weights"], strict=True):
+        assert other == pytest.approx(mine, abs=1e-5)
