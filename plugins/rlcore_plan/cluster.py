@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from rlcore_plan.estimate import Estimate
-from rlcore_plan.layout import WHOLE, Placement, every_layout
+from rlcore_plan.layout import TENSOR, WHOLE, Placement, every_layout
 from rlcore_plan.operations import Matrices, matrices_of
 from rlcore_plan.rates import Rates
 from rlcore_plan.round_time import LARGEST, RENEWING, RoundTime, Work, larger, round_time, work_of
@@ -74,14 +74,18 @@ def plan_cluster(found: Estimate, limit: int, rates: Rates) -> Cluster:
     return Cluster(found, limit, rates, matrices_of(found.subject), work_of(found.subject, found.raw), options)
 
 
-def growing(cluster: Cluster) -> list[tuple[int, list[tuple[float, bool]]]]:
-    """Return for each number of devices the efficiency of each strategy and whether it fits, to 1,024 devices."""
+def growing(cluster: Cluster) -> list[tuple[int, list[tuple[float | None, bool]]]]:
+    """Return for each number of devices the efficiency of each strategy and whether it fits, to 1,024 devices.
+
+    The efficiency of `tp` is None for other numbers than that of the run, whose parts of layers were measured.
+    """
     rows = []
     for size in larger(cluster.chosen, LARGEST)[1:]:
-        cells = []
+        cells: list[tuple[float | None, bool]] = []
         for option, _ in cluster.options:
             layout = attrs.evolve(option, nodes=size.nodes)
-            cells.append((cluster.efficiency(layout), cluster.fits(layout)))
+            is_known = option.strategy != TENSOR or layout.world == option.world
+            cells.append((cluster.efficiency(layout), cluster.fits(layout)) if is_known else (None, True))
         rows.append((size.world, cells))
     return rows
 

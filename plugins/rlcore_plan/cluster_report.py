@@ -33,13 +33,17 @@ def write_cluster(cluster: Cluster) -> str:
     lines += _table(rows) if taken.traffic else ["  nothing"]
     lines += ["", f"a round with {layout.option}: {write_seconds(taken.total)}"]
     lines += _table([[f"  {name}", write_seconds(each)] for name, each in taken.seconds.items() if each])
-    work = cluster.work
+    work, engines = cluster.work, cluster.found.raw.engines
+    if engines is not None and work.sampled and not engines.is_timed:
+        lines.append("  without sampling, whose devices are not known or CPUs")
+    elif work.ahead and not taken.seconds["sampling"]:
+        lines.append("  sampling takes no longer than the policy learns meanwhile")
     tokens = (work.prompt + work.new) * work.sampled or sum(work.learned)
     lines.append(f"  {tokens * layout.world / taken.total:,.0f} tokens a second on all devices")
     lines += ["", *_assumptions(cluster), ""]
     lines += ["share of a round in which devices compute, with the rows of a device unchanged", *_growth(cluster)]
     lines += ["(in brackets: does not fit in a device)"]
-    if cluster.found.raw.engines is not None:
+    if engines is not None:
         lines.append("(devices of processes, which wait while others sample for them; these grow in proportion)")
     lines += ["", f"note: {NOT_RUN}"]
     return "\n".join(lines)
@@ -67,8 +71,8 @@ def _assumptions(cluster: Cluster) -> list[str]:
         ("--inter-bandwidth", f"{rates.inter_bandwidth / 1e9:g} GB/s from a device to other machines"),
         ("--overlap", f"{100 * rates.overlap:g} % of an exchange hidden where computation goes on meanwhile"),
     ]
-    if cluster.found.raw.engines is not None and cluster.found.raw.engines.sent:
-        assumed.append(("", "the weights to what samples pass at --inter-bandwidth, to one copy after another"))
+    if (engines := cluster.found.raw.engines) is not None and engines.sent:
+        assumed.append(("", "weights pass to samplers at --inter-bandwidth, one copy after another"))
     lines = [f"assumed: {rows} rows of {tokens} tokens in all on a device in {_steps(work.steps)}"]
     return [*lines, *(f"  {option:<20}{text}" for option, text in assumed)]
 
@@ -89,7 +93,9 @@ def _growth(cluster: Cluster) -> list[str]:
     return _table(rows)
 
 
-def _share(share: float, fits: bool) -> str:
+def _share(share: float | None, fits: bool) -> str:
+    if share is None:
+        return "-"
     text = f"{100 * share:.1f} %"
     return text if fits else f"({text})"
 

@@ -21,12 +21,14 @@ def write_engines(engines: Engines) -> list[str]:
     copies = "one copy" if serving.engines == 1 else f"{serving.engines} copies"
     lines = [f"sampler '{engines.name}': {copies} of the weights, {_where(engines)}"]
     lines.append(line("weights of one", engines.weights))
-    if engines.row:
+    if engines.row and engines.rows:
         rows = f"of {engines.at_once} of its {write_count(engines.rows, 'row')}"
         lines.append(line(f"keys and values {rows} at once", engines.at_once * engines.row))
     lines.append(line("needed of each of its devices", engines.needed))
     if serving.utilisation:
         lines.append(line(f"taken of each, a share of {serving.utilisation:g}", engines.taken))
+    if engines.missing:
+        lines.append(line("too much for each: give it more devices", engines.missing))
     if serving.sleeps:
         lines.append(line("in the CPU's memory while it sleeps", engines.weights))
     if serving.host_copy:
@@ -34,7 +36,7 @@ def write_engines(engines: Engines) -> list[str]:
     if serving.keeps:
         lines.append(line("in the CPU's memory of process 0, a copy to send", engines.sent))
     lines.append(line("passed on by process 0 in each round", engines.sent))
-    lines.append(line(f"read by what samples, {write_count(engines.copies, 'time')}", engines.sent * engines.copies))
+    lines.append(line(f"read by samplers, {write_count(engines.copies, 'time')}", engines.sent * engines.copies))
     return lines
 
 
@@ -67,6 +69,7 @@ def engines_as_json(engines: Engines) -> dict[str, Any]:
         "shared": engines.is_shared,
         "sleeps": engines.serving.sleeps,
         "needed": engines.needed,
+        "missing": engines.missing,
         "taken": engines.taken,
         "sent": engines.sent,
         "read": engines.sent * engines.copies,

@@ -55,6 +55,16 @@ class Engines:
         return few
 
     @property
+    def is_timed(self) -> bool:
+        """Return whether the time of its sampling is estimated: neither of another model, nor on CPUs."""
+        return bool(self.serving.engines) and self.serving.devices != 0
+
+    @property
+    def missing(self) -> int:
+        """Return the bytes that a device of an engine lacks for the weights and one sequence; 0 if they fit."""
+        return max(0, self.needed - round(self.room / self.devices)) if self.room and self.serving.devices else 0
+
+    @property
     def room(self) -> float:
         """Return the bytes of all devices of an engine that it may take; 0 if unknown."""
         return self.devices * self.memory * (self.serving.utilisation or ROOM)

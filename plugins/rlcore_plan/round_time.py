@@ -6,7 +6,7 @@ import attrs
 
 from rlcore_plan.batches import learned
 from rlcore_plan.engines import Engines
-from rlcore_plan.layout import WHOLE, ZERO2, Placement
+from rlcore_plan.layout import TENSOR, WHOLE, ZERO2, Placement
 from rlcore_plan.operations import Matrices
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.rates import Rates
@@ -17,7 +17,7 @@ from rlcore_plan.workload import Workload
 STEP_BYTES = 7
 """Reads and writes of AdamW for a weight: gradient, weight and two moments are read, the last three written."""
 LARGEST = 1024
-RENEWING = "weights to what samples"
+RENEWING = "weights to samplers"
 
 
 @attrs.frozen
@@ -81,11 +81,16 @@ def round_time(raw: Raw, matrices: Matrices, work: Work, layout: Placement, rate
     once = of_round(raw, layout, work.workload, num_rows=work.sampled * layout.world, length=length)
     each = of_step(raw, layout) if layout.world > 1 else []
     computing = rates.computing(matrices.update(work.learned, recomputes=raw.recomputes))
+    stepped = raw.sizes.trained / layout.group
+    if layout.strategy == TENSOR and raw.tensor is not None:  # the rows of all devices pass what is outside the blocks
+        outside = (matrices.all - matrices.blocks) * sum(work.learned) * (layout.world - 1)
+        computing += rates.computing(6 * outside)
+        stepped = raw.tensor.update.gradients
     hiding = {WHOLE: computing * 2 / 3 / max(raw.num_micro, 1), ZERO2: 0.0}.get(layout.strategy, computing)
     meanwhile = sum(rates.sending(traffic.inside, traffic.between) for traffic in each if traffic.hidden)
     alone = sum(rates.sending(traffic.inside, traffic.between) for traffic in each if not traffic.hidden)
     exposed = meanwhile - rates.overlap * min(meanwhile, hiding) + alone
-    stepping = STEP_BYTES * raw.sizes.trained / layout.group / rates.memory_bandwidth
+    stepping = STEP_BYTES * stepped / rates.memory_bandwidth
     rows = [length] * work.sampled
     seconds = {
         "sampling": sampling_time(raw, matrices, work, rates),
@@ -107,8 +112,8 @@ def sampling_time(raw: Raw, matrices: Matrices, work: Work, rates: Rates) -> flo
     The devices of a server divide its weights, and compute and read as many times faster.
     """
     engines, sampled, at_once, cache, read = raw.engines, work.sampled, work.at_once, work.cache, matrices.rows_read
-    if not sampled or (engines is not None and not engines.serving.engines):
-        return 0.0  # or unknown: another model samples
+    if not sampled or (engines is not None and not engines.is_timed):
+        return 0.0
     if engines is not None:
         sampled, at_once, cache = engines.rows, engines.at_once, engines.at_once * engines.row
         read *= engines.weights / max(raw.sizes.whole, 1)

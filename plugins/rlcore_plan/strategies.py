@@ -1,7 +1,8 @@
 """What a rank holds under each strategy of sharding, from the memory of one process with the whole model.
 
-The formulas follow the order in which torch's `fully_shard` and DeepSpeed allocate and free; `tests/test_ranks.py` in
-this package compares them with the bytes of runs on one to four processes.
+The formulas follow the order in which torch's `fully_shard` and DeepSpeed allocate and free. Tests compare them with
+the bytes of runs on one to four processes: `tests/e2e/test_planned_ranks.py` of the repository, and of this package
+`test_served_ranks.py` and `test_tensor_ranks.py`.
 
 Rajbhandari et al. 2019, arXiv:1910.02054, section 5 and figure 1; Zhao et al. 2023, arXiv:2304.11277.
 """

@@ -89,11 +89,13 @@ def counted(seen: dict[str, Any]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reads", list(SAMPLERS))
+@pytest.mark.parametrize(("reads", "mixed"), [*((reads, "no") for reads in SAMPLERS), ("stream", "bf16")])
 def test_a_rank_completes_for_a_sampler_elsewhere_what_is_planned(
-    reads: str, values: dict[str, Any], measure: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    reads: str, mixed: str, values: dict[str, Any], measure: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With bf16, a pass keeps the copies of all weights that autocast has made."""
     monkeypatch.setattr("rlcore_vllm.weights.PIECE", 0)  # the stand-in keeps no tensor
+    values = merge(values, {"run": {"mixed_precision": mixed}})
     found, seen = estimate(merge(values, {"sampler": SAMPLERS[reads]}), "test", world=2), measure(values, reads)
     assert (seen["held"][1] > 0) == (reads == "whole")
     check(found, seen)

@@ -14,6 +14,7 @@ from rlcore.cli import main
 from rlcore.config import merge
 from rlcore.errors import ConfigError, PluginError
 from rlcore_plan.cluster import plan_cluster
+from rlcore_plan.cluster_report import write_cluster
 from rlcore_plan.estimate import Estimate, estimate
 from rlcore_plan.rates import Rates
 from rlcore_plan.round_time import RENEWING, sampling_time
@@ -106,6 +107,18 @@ def test_weights_reach_one_server_after_another_and_sampling_hides_behind_learni
     whole = sampling_time(ahead.raw, plan.matrices, plan.work, rates)
     assert seconds["sampling"] == pytest.approx(max(0.0, whole - learning))
     assert [each.strategy for each, _ in plan.options] == ["none"]
+
+
+def test_a_server_without_room_lacks_bytes_and_actors_on_cpus_are_not_timed(folders: dict[str, Path]) -> None:
+    values = merge(ppo(folders["llama"]), {"sampler": {**OWN, "args": ["--gpu-memory-utilization", "0.5"]}})
+    found = estimate(values, "test", world=1, device="cuda", memory=MODEL)
+    engines = found.raw.engines
+    assert engines is not None
+    assert engines.missing == MODEL + engines.row - round(MODEL / 2)
+    actors = planned(folders, {"name": "ray"})
+    plan = plan_cluster(actors, GB, Rates())
+    assert plan.time(actors.layout).seconds["sampling"] == 0
+    assert "  without sampling, whose devices are not known or CPUs" in write_cluster(plan)
 
 
 def test_options_declare_where_their_sampler_samples() -> None:

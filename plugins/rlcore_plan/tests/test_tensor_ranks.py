@@ -13,7 +13,9 @@ from warm_python import WarmPython
 
 from rlcore.config import merge
 from rlcore.errors import ConfigError, ModelError
+from rlcore_plan.cluster import growing, plan_cluster
 from rlcore_plan.estimate import Estimate, estimate
+from rlcore_plan.rates import Rates
 
 Measure = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -86,6 +88,20 @@ def test_a_rank_keeps_half_of_the_layers_and_all_of_the_rest(folder: Path) -> No
     assert found.raw.tensor is not None
     assert found.raw.tensor.update.gradients == 4 * (divided // 2 + whole)
     assert found.raw.tensor.whole == 4 * whole
+
+
+def test_the_time_of_tp_has_the_head_for_the_rows_of_all_devices_and_no_other_number_of_devices(folder: Path) -> None:
+    from planned_models import WORDS, sft_run
+
+    found = estimate(sft_run(folder, "tp", 0), "test", world=2, device="cuda")
+    plan = plan_cluster(found, 10**9, Rates(memory_bandwidth=1e30, intra_bandwidth=1e30))
+    tokens = sum(plan.work.learned)
+    computed = plan.matrices.update(plan.work.learned, recomputes=False) + 6 * WORDS * 256 * tokens
+    assert plan.time(found.layout).total == pytest.approx(plan.rates.computing(computed))
+    place = [layout.strategy for layout, _ in plan.options].index("tp")
+    shares = [(devices, cells[place][0]) for devices, cells in growing(plan)]
+    assert shares[0] == (2, pytest.approx(1.0))
+    assert {share for _, share in shares[1:]} == {None}
 
 
 @pytest.mark.parametrize(
