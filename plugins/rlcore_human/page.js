@@ -182,7 +182,6 @@ async function deliver() {
 async function takeBack() {
   if (!who) return;
   if (busy) { setTimeout(takeBack, 50); return; }  // an answer is on its way
-  if (item) await post("leave", {}).catch(() => {});
   busy = true;
   try {
     const found = await post("take_back", {id: random()});

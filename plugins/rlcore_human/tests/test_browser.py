@@ -178,6 +178,21 @@ def test_keys_alone_rank_score_submit_and_take_back(browser: Any, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_question_stays_with_a_person_who_has_no_answer_to_take_back(browser: Any, tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.board.ask([score_item("x")])
+        ann = Tab(browser, served.link, "ann")
+        ann.shown()
+        ann.page.keyboard.press("Backspace")
+        wait_until(lambda: "no answer to take back" in ann.page.get_by_role("alert").inner_text())
+        bob = Tab(browser, served.link, "bob")
+        bob.page.wait_for_selector("#idle:not([hidden])")
+        ann.score(2)
+        wait_until(lambda: served.board.scores(score_item("x")) == (2,))
+        assert [ann.errors, bob.errors] == [[], []]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(900, 480), (390, 560)])
 def test_the_bar_covers_no_completion_that_is_marked_by_keys(
     browser: Any, tmp_path: Path, width: int, height: int
