@@ -148,5 +148,8 @@ def test_how_long_new_weights_take(engine: dict[str, Any], tmp_path: Path) -> No
         finally:
             sampler.close()
             shutil.rmtree(tmp_path / transfer, ignore_errors=True)
-        print(f"{transfer}: {num_bytes / 1e6:.1f} MB in {statistics.median(seconds):.3f} s (median of 7; "
-              f"{min(seconds):.3f} to {max(seconds):.3f}), {statistics.median(own):.3f} of its own CPU", file=sys.stderr)  # fmt: skip
+        print(
+            f"{transfer}: {num_bytes / 1e6:.1f} MB in {statistics.median(seconds):.3f} s (median of 7; "
+            f"{min(seconds):.3f} to {max(seconds):.3f}), {statistics.median(own):.3f} s of CPU of the run itself",
+            file=sys.stderr,
+        )
