@@ -57,7 +57,8 @@ def _read(settings: TrainConfig, where: str, num_rows: int) -> list[Shown]:
     kind = kind_built(chosen.architecture.component.target())
     if kind not in (LANGUAGE_MODEL, SCORER):
         raise ConfigError(f"{where}: this run trains {kind}; rlcore preview shows the rows of models of text")
-    tokenizer = load_tokenizer(inputs.model, inputs.tokenizer, chosen.architecture.options)
+    read = getattr(chosen.architecture.component.target(), "read_tokenizer", load_tokenizer)  # such as a processor
+    tokenizer = read(inputs.model, inputs.tokenizer, chosen.architecture.options)
     config = _model_config(inputs.model, settings.model.get("revision"))
     is_split = config is not None and kind_of(config) is ENCODER_DECODER
     context = 0 if config is None or is_split else _context_length(config)

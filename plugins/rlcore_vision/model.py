@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoProcessor, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import AutoProcessor, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from rlcore.config.paths import existing_path
 from rlcore.dropout import eval_mode
@@ -18,6 +18,7 @@ from rlcore.protocols import HeadBuilder
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.freezing import FROZEN
 from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
+from rlcore_transformers.models.kind import declared
 from rlcore_transformers.models.peft.adapters import find_adapters, keep_reference
 from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary, make_value, prepare
 from rlcore_transformers.models.save_load import starting_point
@@ -75,7 +76,9 @@ def build_vision_language(
     spec = starting_point(spec, start, in_place=True)
     model = loading.load_model(spec, config, VISION_LANGUAGE)
     seeing: Any = (
-        tokenizer if isinstance(tokenizer, Seeing | TextsOnly) else _read_processor(spec, tokenizer, config, model)
+        tokenizer
+        if isinstance(tokenizer, Seeing | TextsOnly)
+        else _read_processor(spec, tokenizer, config, model.config)
     )
     check_vocabulary(model, seeing)
     reader = let_see(model, getattr(seeing, "images", None))
@@ -156,7 +159,19 @@ def freeze_unused(model: PreTrainedModel, images: ImageStore) -> None:
             vars(weight)[FROZEN] = True
 
 
-def _read_processor(spec: Any, given: object, config: VisionLanguageConfig, model: PreTrainedModel) -> Any:
+def read_tokenizer(spec: Any, given: object, config: VisionLanguageConfig) -> Any:
+    """Return the tokenizer of a run without its model, such as for `rlcore preview`.
+
+    Raises:
+        ModelError: there is none, or it processes no images.
+    """
+    about = declared(spec, config.revision)
+    if about is None:
+        raise ModelError(f"model = {spec!r:.80}: its configuration cannot be read")
+    return _read_processor(spec, given, config, about)
+
+
+def _read_processor(spec: Any, given: object, config: VisionLanguageConfig, about: PreTrainedConfig) -> Any:
     """Return the tokenizer that reads images, made of the processor of the model or of the one that is given.
 
     Raises:
@@ -173,7 +188,7 @@ def _read_processor(spec: Any, given: object, config: VisionLanguageConfig, mode
     if not plain.chat_template and getattr(processor, "chat_template", None):
         plain.chat_template = processor.chat_template
     images = ImageStore(
-        processor, int(model.config.image_token_id), allow_urls=config.allow_urls,
+        processor, int(about.image_token_id), allow_urls=config.allow_urls,
         cache_bytes=config.image_cache_gb * 1e9,
     )  # fmt: skip
     return make_seeing(plain, images)
@@ -224,4 +239,5 @@ def example_model() -> PreTrainedModel:
     return model
 
 
-build_vision_language.example_model = example_model  # type: ignore[attr-defined]  # of the Architecture protocol
+_of_protocol: Any = build_vision_language
+_of_protocol.example_model, _of_protocol.read_tokenizer = example_model, read_tokenizer

@@ -19,7 +19,7 @@ from rlcore_transformers.models import loading
 from rlcore_transformers.models.forward import ActorCritic
 from rlcore_transformers.models.learner import ModelLearner
 from rlcore_transformers.models.save_load import HEADS_FILE
-from rlcore_vision.model import build_vision_language, example_model
+from rlcore_vision.model import build_vision_language, example_model, read_tokenizer
 from rlcore_vision.options import VisionLanguageConfig
 
 HEAD = "sequence_score"
@@ -128,4 +128,4 @@ def reference_score(folder: Path, tokens: list[int]) -> float:
 
 _of_protocol: Any = build_vision_scorer
 _of_protocol.scores_sequences, _of_protocol.example_model = True, example_model
-_of_protocol.reference_score = reference_score
+_of_protocol.reference_score, _of_protocol.read_tokenizer = reference_score, read_tokenizer
