@@ -25,8 +25,8 @@ def write_engines(engines: Engines) -> list[str]:
         rows = f"of {engines.at_once} of its {write_count(engines.rows, 'row')}"
         lines.append(line(f"keys and values {rows} at once", engines.at_once * engines.row))
     lines.append(line("needed of each of its devices", engines.needed))
-    if serving.utilisation:
-        lines.append(line(f"taken of each, a share of {serving.utilisation:g}", engines.taken))
+    if engines.share:
+        lines.append(line(f"taken of each, a share of {engines.share:g}", engines.taken))
     if engines.missing:
         lines.append(line("too much for each: give it more devices", engines.missing))
     if serving.sleeps:

@@ -12,7 +12,7 @@ from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.serving import Serving
 
 ROOM = 0.9
-"""Share of a device's memory that an engine on devices of its own is assumed to use."""
+"""Share of a device's memory that an engine is assumed to use, as vLLM does without `--gpu-memory-utilization`."""
 
 
 @attrs.frozen
@@ -84,8 +84,15 @@ class Engines:
     @property
     def taken(self) -> int:
         """Return the bytes of a device that it takes while it samples."""
-        share = self.serving.utilisation
-        return round(share * self.memory) if share and self.memory else self.needed
+        return round(self.share * self.memory) if self.share and self.memory else self.needed
+
+    @property
+    def share(self) -> float:
+        """Return the share of a device's memory that it takes: that declared; 0 for as much as it needs.
+
+        One that is beside a process of the run takes its usual share, whatever that process holds.
+        """
+        return self.serving.utilisation or (ROOM if self.is_shared else 0.0)
 
     @property
     def copies(self) -> int:

@@ -23,7 +23,6 @@ from rlcore.types import Sample, sequences_of
 from rlcore_plan.workload import Workload
 from rlcore_transformers.data.data_sets import is_stream
 from rlcore_transformers.models.hub import is_hub_id
-from rlcore_transformers.models.tokenizers import load_tokenizer
 
 UNREAD = "not read here"
 ONE_TURN = (
@@ -54,21 +53,26 @@ class Lengths:
     notes: tuple[str, ...] = ()
 
 
-def find_tokenizer(inputs: Inputs, options: Any) -> PreTrainedTokenizerBase | None:
+def find_tokenizer(inputs: Inputs, options: Any, read: Any) -> PreTrainedTokenizerBase | None:
     """Return the run's tokenizer if it is on this machine; None if it would have to be downloaded.
+
+    Args:
+        inputs: the run's inputs.
+        options: those of the architecture.
+        read: what reads it, such as `load_tokenizer`.
 
     Raises:
         ModelError: the tokenizer is on this machine but cannot be used.
     """
     given = inputs.tokenizer
     if isinstance(given, PreTrainedTokenizerBase):
-        return load_tokenizer(inputs.model, given, options)
+        return read(inputs.model, given, options)
     named = given.get("path") if isinstance(given, dict) else given
     place = named or (inputs.model if isinstance(inputs.model, (str, os.PathLike)) else None)
     if place is None:
         return None
     if existing_path(place) or isinstance(_cached(os.fspath(place)), str):
-        return load_tokenizer(inputs.model, given, options)
+        return read(inputs.model, given, options)
     return None
 
 

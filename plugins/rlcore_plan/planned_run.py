@@ -30,6 +30,7 @@ from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.hub import check_reach
 from rlcore_transformers.models.kind import declared as declared_kind
 from rlcore_transformers.models.peft.inject import unwrap
+from rlcore_transformers.models.tokenizers import load_tokenizer
 
 
 @attrs.frozen(eq=False)
@@ -110,7 +111,8 @@ def build_subject(
     if known is not None:
         tokenizer = known.tokenizer
     else:
-        tokenizer = find_tokenizer(inputs, chosen.architecture.options) if is_text else None
+        read = getattr(chosen.architecture.component.target(), "read_tokenizer", load_tokenizer)
+        tokenizer = find_tokenizer(inputs, chosen.architecture.options, read) if is_text else None
     if known is not None and _is_policy_of(known, settings, workload):
         policy, ranks = known.policy, known.ranks
     else:

@@ -67,6 +67,7 @@ def test_a_server_that_sleeps_is_on_the_devices_of_ranks_while_it_samples(folder
         assert held[name] == (int(0.4 * GB) if in_all else 0)
         assert parts(found, "sampling").get(name, 0) == (0 if in_all else int(0.4 * GB))
     assert planned(folders, {**OWN, "env": {"CUDA_VISIBLE_DEVICES": "2"}}).measured.held[name] == 0
+    assert planned(folders, OWN).measured.held[name] == int(0.9 * GB)  # as vLLM does of itself
 
 
 def test_weights_that_are_sent_from_memory_are_collected_on_the_device(folders: dict[str, Path]) -> None:
