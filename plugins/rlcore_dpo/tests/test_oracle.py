@@ -26,7 +26,7 @@ LOSSES = (
 )  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     **{loss: {**SMALL, "loss": loss} for loss in LOSSES},
-    "sigmoid": {**SMALL, "beta": 0.1},  # its default depends on all rows, and the oracle sees those of each step
+    "sigmoid": {**SMALL, "loss": "sigmoid", "beta": 0.1},  # the default depends on all rows
     "robust": {**SMALL, "loss": "robust", "label_smoothing": 0.1, "beta": 0.1},
     "another temperature": {**SMALL, "loss": "discopop", "tau": 0.5},
     "a sum": {
