@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,9 @@ class Lengths:
     notes: tuple[str, ...] = ()
 
 
-def find_tokenizer(inputs: Inputs, options: Any, read: Any) -> PreTrainedTokenizerBase | None:
+def find_tokenizer(
+    inputs: Inputs, options: Any, read: Callable[..., PreTrainedTokenizerBase]
+) -> PreTrainedTokenizerBase | None:
     """Return the run's tokenizer if it is on this machine; None if it would have to be downloaded.
 
     Args:

@@ -37,3 +37,18 @@ def test_rows_with_images_are_shown_as_a_run_reads_them(
     assert f"{source}: 1 row\n" in shown
     assert f"tokens: {len(prompt.tokens) + num_answer} to" in shown
     assert "what·colour·?" in shown
+
+
+def test_a_run_with_images_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy_of("llava")[0].save_pretrained(tmp_path / "model")
+    picture(1).save(tmp_path / "1.png")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": QUESTION, "image": "1.png"}))
+    (tmp_path / "run.yaml").write_text(
+        "model: {path: model}\ntrainer: {name: grpo, rollouts: 4, num_generations: 2}\ndata: {prompts: rows.jsonl}\n"
+        "gen: {max_new_tokens: 3}\n"
+    )
+    assert main(["plan", "run.yaml", "data.reward_fn=builtins:len"]) == 0
+    assert "at the peak" in capsys.readouterr().out
