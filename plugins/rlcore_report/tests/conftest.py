@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
+from browser import Opened, watch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -32,25 +32,13 @@ def tiny_gpt2() -> Any:
     return make_gpt2()
 
 
-@attrs.frozen
-class Opened:
-    """A page, what went wrong on it, and the addresses that it requested."""
-
-    page: Any
-    problems: list[str]
-    requests: list[str]
-
-
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[[str], Opened]]:
     """Open an address, in a window of its own."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
 
     def opened(address: str) -> Opened:
-        found = Opened(context.new_page(), [], [])
-        found.page.on("console", lambda message: message.type == "error" and found.problems.append(message.text))
-        found.page.on("pageerror", lambda error: found.problems.append(str(error)))
-        found.page.on("request", lambda request: found.requests.append(request.url))
+        found = watch(context.new_page())
         found.page.goto(address)
         return found
 

@@ -85,9 +85,3 @@ def write_lines(file: Path, rows: Sequence[dict[str, Any]]) -> None:
 def address_of(folders: Sequence[Path], file: Path) -> str:
     file.write_text(report_page(folders))
     return file.as_uri()
-
-
-def picture(page: Any, name: str) -> None:
-    """Write a picture for the documentation to the folder RLCORE_SCREENSHOTS, if it is set."""
-    if folder := os.environ.get("RLCORE_SCREENSHOTS"):
-        page.screenshot(path=str(Path(folder) / f"{name}.png"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from report_runs import make_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore_report.answer import best_checkpoint, change_of
+from rlcore_report.listed_run import listed, search
 from rlcore_report.metric_groups import headline_charts
 from rlcore_report.readable_text import readable
 from rlcore_report.run_record import read_run
@@ -91,5 +93,39 @@ def test_the_change_of_a_run_without_evaluations_is_over_its_first_and_last_step
     change = change_of(read_run(run))
     assert change is not None
     assert (change.metric, change.before, change.after, change.steps) == ("reward/mean", 2.0, 7.0, (0, 9))
+    assert change.spans == ((0, 1), (8, 9))
     # variances 2 and 8 over two steps each, and the quantile of two degrees of freedom
     assert change.half_width == pytest.approx(4.303 * (2 / 2 + 8 / 2) ** 0.5)
+
+
+@pytest.mark.parametrize(("trainer", "name"), [("reward", "reward/accuracy"), ("process_reward", "step/accuracy")])
+@pytest.mark.parametrize("prefix", ["eval/", ""])
+def test_the_answer_of_a_reward_model_is_its_accuracy_and_not_its_mean_score(
+    tmp_path: Path, trainer: str, name: str, prefix: str
+) -> None:
+    """The figures are those of reward-good-0 of the labelled runs, whose mean score is 1.3 in between."""
+    run = make_run(tmp_path / "a", steps=40, trainer={"name": trainer})
+    config = RunDir(run).config
+    written = re.sub("^# headline .+$", f"# headline loss/total {name}", config.read_text(), flags=re.MULTILINE)
+    config.write_text(written)
+    accuracies, scores = [0.5234, 0.6641, 0.7109, 0.7266, 0.7188], [0.6075, 1.344, 1.264, 0.7802, 0.8911]
+    write_lines(RunDir(run).metrics, [
+        {"step": 10 * i, f"{prefix}{name}": accuracies[i], f"{prefix}reward/mean": scores[i], "eval/loss": 1.0}
+        for i in range(5)
+    ])  # fmt: skip
+    change = change_of(read_run(run))
+    assert change is not None
+    assert (change.metric, change.before, change.after) == (f"{prefix}{name}", 0.5234, 0.7188)
+    for row in (listed(read_run(run)), search(run)):
+        assert (row.metric, row.last, row.best) == (f"{prefix}{name}", 0.7188, 0.7266)
+
+
+def test_a_reward_called_accuracy_is_no_answer_in_front_of_the_reward(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", steps=10)
+    write_lines(
+        RunDir(run).metrics, [{"step": i, "reward/mean": i / 2, "reward/accuracy": i / 20} for i in range(1, 11)]
+    )
+    change = change_of(read_run(run))
+    assert change is not None
+    assert change.metric == "reward/mean"
+    assert search(run).metric == "reward/mean"

@@ -94,6 +94,14 @@ def test_no_path_leads_out_of_the_list(served: ReportServer, path: str) -> None:
     assert b"reward" not in body
 
 
+@pytest.mark.parametrize("count", [MAX_RUNS + 1, MAX_RUNS + 9])
+def test_more_runs_than_a_page_shows_are_refused_with_the_limit(served: ReportServer, count: int) -> None:
+    assert ask(served, f"/data.json?{'run=a&' * MAX_RUNS}stamp=")[0] == 200
+    status, body, _ = ask(served, f"/data.json?{'run=a&' * count}stamp=")
+    assert status == 400
+    assert b"a page shows at most 60 runs: select fewer" in body
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "127.0.0.1", "localhost.", "0.0.0.0", ""]
 )

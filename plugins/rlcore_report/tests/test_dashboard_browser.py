@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from report_runs import HOSTILE, address_of, make_run, picture, pictured_runs, write_lines
+from browser import assert_fits, four_views, picture
+from report_runs import HOSTILE, address_of, make_run, pictured_runs, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore_report.local_server import ReportServer
@@ -152,41 +153,30 @@ def test_charts_are_reached_by_keyboard_told_in_words_enlarged_and_saved(open_pa
     assert opened.problems == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 390])
-def test_every_page_fits_the_window_without_an_error(
-    open_page: Open, serve: Callable[..., ReportServer], tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_every_page_opens_in_four_views(browser: Any, serve: Callable[..., ReportServer], tmp_path: Path) -> None:
     runs = [
         make_run(tmp_path / "runs" / f"a-run-with-a-long-name-{i:02d}", steps=9, gen={"top_k": i}) for i in range(10)
     ]
     (runs[0] / "images").mkdir()
     (runs[0] / "images" / "step-00000010.png").write_bytes(PIXEL)
-    opened = open_page("about:blank")
-    page = opened.page
-    page.set_viewport_size({"width": width, "height": 900})
-    page.emulate_media(color_scheme=scheme)
     server = serve([], roots=[tmp_path / "runs"])
     several = "&".join(f"run={run.name}" for run in runs)
-    for view, shows in {
-        "": "table.list",
-        f"#run={runs[0].name}": ".images img",
-        f"#{several}": ".chart canvas",
-    }.items():
-        page.goto("about:blank")
-        page.goto(server.url + view)
-        page.wait_for_selector(shows.replace(" canvas", ""))
-        page.locator(shows.replace(" canvas", "")).first.scroll_into_view_if_needed()  # charts are drawn when seen
-        page.wait_for_selector(shows)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
-    lines = page.locator(".toggles .sample line").all()
-    drawn = {(line.get_attribute("style"), line.get_attribute("stroke-dasharray")) for line in lines}
-    assert len(drawn) == 10
-    page.set_viewport_size({"width": width - 60, "height": 900})  # charts follow
-    page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
-    box = page.locator(".chart .plot").first.bounding_box()
-    page.wait_for_function("w => Math.abs(document.querySelector('.uplot').clientWidth - w) < 2", arg=box["width"])
-    assert opened.problems == []
+    for opened in four_views(browser, server.url, ready="table.list td.run", name="dashboard"):
+        page = opened.page
+        for view, shows in {f"#run={runs[0].name}": ".images img", f"#{several}": ".chart canvas"}.items():
+            page.goto("about:blank")
+            page.goto(server.url + view)
+            page.wait_for_selector(shows.replace(" canvas", ""))
+            page.locator(shows.replace(" canvas", "")).first.scroll_into_view_if_needed()  # charts are drawn when seen
+            page.wait_for_selector(shows)
+            assert_fits(page)
+        lines = page.locator(".toggles .sample line").all()
+        drawn = {(line.get_attribute("style"), line.get_attribute("stroke-dasharray")) for line in lines}
+        assert len(drawn) == 10
+        page.set_viewport_size({"width": page.viewport_size["width"] - 60, "height": 900})  # charts follow
+        page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+        box = page.locator(".chart .plot").first.bounding_box()
+        page.wait_for_function("w => Math.abs(document.querySelector('.uplot').clientWidth - w) < 2", arg=box["width"])
 
 
 def test_a_printed_page_has_dark_ink_and_the_width_of_the_paper(open_page: Open, tmp_path: Path) -> None:

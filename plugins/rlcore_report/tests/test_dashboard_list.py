@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import make_run
+from report_runs import make_run, write_lines
 
+from rlcore.checkpoints.run_folder import RunDir
 from rlcore_report.local_server import ReportServer
 
 pytestmark = pytest.mark.slow  # one browser for all
@@ -78,3 +79,41 @@ def test_a_poll_of_a_list_without_news_sends_no_rows_and_draws_none(
         sent.append(answer.value.json())
     assert [sorted(each) for each in sent] == [["now", "same", "stamp"]] * 2
     assert page.evaluate("window.changed") <= 50  # the ages alone, if a minute ended
+
+
+def test_more_selected_runs_than_a_page_shows_are_not_compared_and_the_limit_is_named(
+    open_page: Open, serve: Callable[..., ReportServer], tmp_path: Path
+) -> None:
+    first = make_run(tmp_path / "runs" / "run-00", steps=4)
+    for i in range(1, 61):
+        shutil.copytree(first, first.with_name(f"run-{i:02}"))
+    server = serve([], roots=[tmp_path / "runs"])
+    picked = "&".join(f"pick=run-{i:02}" for i in range(61))
+    page = open_page(f"{server.url}#{picked}").page
+    page.locator("#most").wait_for()
+    assert page.inner_text("#most") == "a page shows at most 60 runs"
+    assert page.locator("#compare").is_disabled()
+    page.get_by_label("select run-00", exact=True).uncheck()
+    page.locator("#most").wait_for(state="detached")
+    assert page.locator("#compare").is_enabled()
+    page = open_page(f"{server.url}#{picked.replace('pick', 'run')}").page
+    page.get_by_text("the server answers 400: a page shows at most 60 runs: select fewer").wait_for()
+
+
+def test_the_metric_of_the_last_value_is_named_unless_it_is_the_reward(
+    open_page: Open, serve: Callable[..., ReportServer], tmp_path: Path
+) -> None:
+    make_run(tmp_path / "runs" / "policy", steps=4)
+    model = make_run(tmp_path / "runs" / "model", steps=4)
+    config = RunDir(model).config
+    config.write_text(config.read_text().replace("# headline ", "# headline reward/accuracy "))
+    values = {0: 0.5, 2: 0.75, 4: 0.625}
+    rows = [{"step": step, "eval/reward/accuracy": value, "eval/reward/mean": 9.0} for step, value in values.items()]
+    write_lines(RunDir(model).metrics, rows)
+    page = open_page(serve([], roots=[tmp_path / "runs"]).url).page
+    page.locator("td.run >> nth=1").wait_for()
+    names = page.locator("td.run").all_inner_texts()
+    shown = dict(zip(names, page.locator("td.last").all_inner_texts(), strict=True))
+    best = dict(zip(names, page.locator("td.best").all_inner_texts(), strict=True))
+    assert (shown["model"], best["model"]) == ("eval/reward/accuracy 0.625", "0.75")
+    assert shown["policy"] == "4.1"

@@ -31,7 +31,7 @@ def test_there_are_good_and_broken_runs_of_every_trainer_in_less_than_two_megaby
     assert sum(bool(run.cause) for run in trained) >= 30
     for part in (True, False):
         assert {run.scenario.partition("-")[0] for run in trained if bool(run.cause) is part} == {
-            "sft", "dpo", "reward", "ppo", "grpo", "rft", "ilql", "online_dpo",
+            "sft", "dpo", "reward", "ppo", "grpo", "rft", "ilql", "online_dpo", "distill", "reinforce", "ddpo", "kto",
         }  # fmt: skip
     assert sum(file.stat().st_size for file in RUNS.glob("*.jsonl")) < 2_000_000
     assert {run.cause for run in ALL if run.cause} <= CAUSES
@@ -62,6 +62,7 @@ def test_a_wrong_label_is_counted_as_an_error(cause: str) -> None:
 
 def test_a_run_that_is_written_is_read_again(tmp_path: Path) -> None:
     rows = [{"step": 0, "eval/loss": 2.0}, *({"step": i, "loss/total": 1.23456 / i, "lr": 1e-4} for i in (1, 2, 3))]
+    rows = [{**row, "progress/epoch": row["step"] / 8, "grad/norm": 1 / (1 + row["step"])} for row in rows]
     about = {"scenario": "sft-x", "seed": 3, "cause": "", "made": "trained"}
     write_run(tmp_path / "x.jsonl", about, rows, {"trainer": {"name": "sft", "optimizer": {"lr": 1e-4}}, "run": {}})
     found = read_run(tmp_path / "x.jsonl")
@@ -69,6 +70,9 @@ def test_a_run_that_is_written_is_read_again(tmp_path: Path) -> None:
     assert found.metrics["loss/total"].values.tolist() == [1.235, 0.6173, 0.4115]
     assert found.metrics["lr"].values.tolist() == [1e-4] * 3
     assert found.metrics["eval/loss"].steps.tolist() == [0]
+    assert found.metrics["progress/epoch"].values.tolist() == [0.0, 0.125, 0.25, 0.375]
+    assert found.metrics["progress/epoch"].steps.tolist() == [0, 1, 2, 3]
+    assert found.metrics["grad/norm"].values.tolist() == [1.0, 0.5, 0.33, 0.25]
 
 
 @cache

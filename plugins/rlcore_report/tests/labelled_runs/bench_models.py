@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import random
+from collections.abc import Callable
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from rlcore_testing.small import EOS, PAD, make_gpt2, make_llama, make_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOWELS = "aeiou"
-SHAPES = ((2, 32), (2, 32), (3, 32), (3, 48), (1, 48), (2, 48), (3, 32), (1, 64), (2, 64))
+SHAPES = ((2, 32), (2, 32), (3, 32), (3, 48), (1, 48), (2, 48), (3, 32), (1, 64), (2, 64), (2, 40), (3, 40))
 """Layers and width of the model of each seed."""
 NUM_STEPS, NUM_WORDS, RATE = 150, 48, 5e-3
 
@@ -40,12 +42,32 @@ def base_model(seed: int) -> Any:
 
 @functools.cache
 def _trained(seed: int) -> Any:
-    model = _untrained(seed)
-    random_numbers, tokenizer = random.Random(seed), make_tokenizer()
+    random_numbers = random.Random(seed)
+    return _fitted(_untrained(seed), lambda: word(random_numbers, low=5, high=10))
+
+
+def teacher(seed: int, *, is_trained: bool = True) -> str:
+    """Return the folder of a teacher that answers four letters by a word, or of one with random weights."""
+    return _teacher(seed, is_trained).name
+
+
+@functools.cache
+def _teacher(seed: int, is_trained: bool) -> TemporaryDirectory[str]:
+    random_numbers, model = random.Random(seed + 1000), _untrained(seed + 1000)
+    if is_trained:
+        _fitted(model, lambda: "".join(random_numbers.choices(LETTERS, k=4)) + ". " + word(random_numbers))
+    folder = TemporaryDirectory(prefix="teacher-")
+    model.save_pretrained(folder.name)
+    make_tokenizer().save_pretrained(folder.name)
+    return folder
+
+
+def _fitted(model: Any, text: Callable[[], str]) -> Any:
+    tokenizer = make_tokenizer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     model.train()
     for _ in range(NUM_STEPS):
-        rows = [tokenizer(word(random_numbers, low=5, high=10))["input_ids"] for _ in range(NUM_WORDS)]
+        rows = [tokenizer(text())["input_ids"] for _ in range(NUM_WORDS)]
         longest = max(map(len, rows)) + 1
         ids = torch.tensor([row + [EOS] + [PAD] * (longest - len(row) - 1) for row in rows])
         labels = ids.masked_fill(ids == PAD, -100)
@@ -56,7 +78,7 @@ def _trained(seed: int) -> Any:
 
 
 def _untrained(seed: int) -> Any:
-    layers, width = SHAPES[seed]
+    layers, width = SHAPES[seed % 1000]
     if seed % 2:
         return make_llama(layers=layers, width=width, seed=seed)
     return make_gpt2(layers=layers, width=width, seed=seed)

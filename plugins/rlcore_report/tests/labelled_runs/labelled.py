@@ -1,4 +1,4 @@
-"""The files of labelled runs: only what the verdicts read, at four significant digits, one metric a line."""
+"""The files of labelled runs: only what the verdicts read, at two or four significant digits, one metric a line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ import numpy as np
 from rlcore_report.series import Series
 
 RUNS = Path(__file__).parent / "runs"
-DIGITS = 4
+DIGITS, FEW_DIGITS = 4, 2
+COARSE = re.compile(
+    r"grad/norm|loss/policy|is/logprob_gap|policy/(approx_kl|clip).*|value/explained_variance|reward/std"
+)
+"""The metrics of which two digits are enough, since verdicts compare them with limits that are far apart."""
 READ = re.compile(
     r"lr|loss/(total|policy)|eval/loss(/total|/awac)?|kl/mean|grad/.*|progress/epoch|logps/chosen|is/logprob_gap|rft/kept|"
     r"policy/(?!epochs|entropy_trained).*|response/.*|group/zero_spread_fraction|(eval/)?rewards?/accurac(y|ies)|"
-    r"reward/(mean|std|max)|value/explained_variance|reward/(early|late)_letters|reward/vowels|eval/reward/mean"
+    r"reward/(mean|std|max)|rewards/mean|distill/agreement|value/explained_variance|reward/(early|late)_letters|reward/vowels|eval/reward/mean"
 )
 """The names of the metrics that verdicts read."""
 OPTIONS = {
@@ -37,7 +41,7 @@ class LabelledRun:
     Attributes:
         name: the file's name.
         scenario: what it is a run of.
-        seed: 7 and more for the runs that were trained when the rules were fixed.
+        seed: 9 and more for the runs that were judged when the rules were fixed.
         cause: what is wrong; empty for a good run.
         made: `trained` or `synthetic`.
         config: the options that verdicts read.
@@ -58,30 +62,41 @@ def write_run(
 ) -> None:
     """Write a file: a line on the run, then a line for each metric, with its steps if they are not 1, 2, 3 ...
 
-    A metric with one value is written once, with its count.
+    A metric with one value is written once, with its count, and one that rises evenly with its first value and rise.
     """
     found: dict[str, list[tuple[int, float | None]]] = {}
     for row in rows:
         for name, value in row.items():
             if READ.fullmatch(name):
-                found.setdefault(name, []).append((row["step"], rounded(value)))
+                digits = FEW_DIGITS if COARSE.fullmatch(name) else DIGITS
+                found.setdefault(name, []).append((row["step"], rounded(value, digits)))
     lines: list[Mapping[str, Any]] = [{**about, "config": options(config)}]
     for name, points in found.items():
         steps = [step for step, _ in points]
         line: dict[str, Any] = {"metric": name}
         if steps != list(range(1, len(steps) + 1)):
             line["steps"] = steps
-        values = [value for _, value in points]
-        lines.append(line | ({"all": values[0], "count": len(values)} if len(set(values)) == 1 else {"values": values}))
+        lines.append(line | _shortened([value for _, value in points]))
     file.parent.mkdir(exist_ok=True)
     file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
 
-def rounded(value: float | None) -> float | None:
-    """Return a number with four significant digits; None if it is not finite."""
+def _shortened(values: Sequence[float | None]) -> dict[str, Any]:
+    known = [value for value in values if value is not None]
+    if len(set(values)) == 1:
+        return {"all": values[0], "count": len(values)}
+    if len(known) == len(values) > 2:
+        rise = (known[-1] - known[0]) / (len(known) - 1)
+        if np.allclose(known, known[0] + rise * np.arange(len(known)), rtol=2e-3, atol=0):
+            return {"first": known[0], "rise": rounded(rise), "count": len(known)}
+    return {"values": values}
+
+
+def rounded(value: float | None, digits: int = DIGITS) -> float | None:
+    """Return a number with a few significant digits; None if it is not finite."""
     if value is None or not math.isfinite(value):
         return None
-    short = float(f"{value:.{DIGITS}g}")
+    short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e9 else short
 
 
@@ -105,11 +120,17 @@ def read_run(file: Path) -> LabelledRun:
     about, *lines = map(json.loads, file.read_text().splitlines())
     metrics = {}
     for line in lines:
-        given = line.get("values") or [line["all"]] * line["count"]
-        values = np.array([math.nan if value is None else value for value in given], dtype=float)
+        values = _written(line)
         steps = line.get("steps") or range(1, len(values) + 1)
         metrics[line["metric"]] = Series(np.array(steps, dtype=np.int64), values)
     return LabelledRun(name=file.stem, metrics=metrics, **about)
+
+
+def _written(line: Mapping[str, Any]) -> np.ndarray:
+    if "rise" in line:
+        return np.array(line["first"] + line["rise"] * np.arange(line["count"]))
+    given = line.get("values") or [line["all"]] * line["count"]
+    return np.array([math.nan if value is None else value for value in given], dtype=float)
 
 
 def all_runs() -> list[LabelledRun]:

@@ -1,9 +1,9 @@
 """Train the labelled runs again and write their metrics to runs/.
 
-    OMP_NUM_THREADS=1 python train_runs.py [--only ppo] [--seeds 0 1 2 ... 8]
+    OMP_NUM_THREADS=1 python train_runs.py [--only ppo] [--seeds 0 1 2 ... 9]
 
-The rules were made on the runs of seeds 0 to 6. Those of seeds 7 and 8, of other models and rows, were trained
-afterwards, and measure them.
+The rules were made on the runs of seeds 0 to 8. Those of seed 9, of another model and other rows, measure them. The
+scenarios of other_scenarios.py have fewer seeds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from labelled import RUNS, write_run
+from other_scenarios import OTHER_BROKEN, OTHER_GOOD
 from scenarios import BROKEN, GOOD, Scenario, is_worse
 
 import rlcore
@@ -30,8 +31,7 @@ def train(scenario: Scenario, seed: int, folder: Path) -> tuple[list[dict[str, A
 
     A run that diverges has the rows until then.
     """
-    arguments = scenario.make(seed)
-    arguments["tokenizer"] = make_tokenizer()
+    arguments = {"tokenizer": make_tokenizer(), **scenario.make(seed)}
     arguments["run"] = {
         **arguments["run"], "seed": seed, "name": "run", "root": str(folder), "report": False, "rollouts": "none",
         "check_functions": False,
@@ -50,13 +50,14 @@ def main() -> None:
     """Train what the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="part of the names of the runs to train")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(9)))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     given = parser.parse_args()
-    needed = {each.worse_than for each in BROKEN if given.only in each.name}
+    scenarios = (*GOOD, *OTHER_GOOD, *BROKEN, *OTHER_BROKEN)
+    needed = {each.worse_than for each in scenarios if given.only in each.name}
     torch.set_num_threads(1)
     for seed in given.seeds:
         trained: dict[str, list[dict[str, Any]]] = {}
-        for scenario in (*GOOD, *BROKEN):
+        for scenario in scenarios:
             if given.only in scenario.name or scenario.name in needed:
                 started = time.perf_counter()
                 with TemporaryDirectory() as folder:
