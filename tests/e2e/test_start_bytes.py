@@ -32,6 +32,8 @@ REST = 600_000
         # the same, and half of a value function's own copy of all blocks and the embeddings
         ("fsdp", WHOLE - HEAD // 2 + (WHOLE - HEAD - TENSOR) // 2, {"critic": "copy"}),
         ("fsdp", WHOLE - HEAD // 2 + (BLOCK + 4 * 256) // 2, {"value_layers": 1}),  # of one block and the norm
+        # half of the model and its head; the reference has its own upper blocks, norm and output embeddings only
+        ("fsdp", WHOLE // 2 + (2 * BLOCK + 4 * 256 + TENSOR) // 2, {"unfrozen_layers": 2}),
         # half of the linear layers and of the reference; embeddings, norms and the head are whole
         ("tp", OUTSIDE + 6 * NORMS + 3 * (BLOCK - NORMS) + HEAD + (WHOLE - HEAD) // 2, {}),
         # the same as fsdp; half of a second copy and of gradients, and a buffer of DeepSpeed to reduce gradients

@@ -60,12 +60,29 @@ def test_weights_that_nothing_divides_become_those_of_the_usual_start(folder: st
     assert late.model.config.dtype == usual.model.config.dtype == torch.float32
 
 
-@pytest.mark.parametrize("options", [{"unfrozen_layers": 1}, {"sampling_dtype": "bfloat16"}])
-def test_a_model_whose_weights_are_changed_while_it_is_built_is_loaded_as_usual(
-    options: dict[str, Any], folder: str
-) -> None:
+def test_a_model_whose_weights_are_copied_while_it_is_built_is_loaded_as_usual(folder: str) -> None:
     start.expect(folder)
-    assert dtypes(build(folder, **options)) == {torch.float32}
+    assert dtypes(build(folder, sampling_dtype="bfloat16")) == {torch.float32}
+
+
+def test_frozen_blocks_stay_in_the_files_and_the_reference_has_the_same_parameters(folder: str) -> None:
+    start.expect(folder)
+    late, usual = (build(folder, reference=True, unfrozen_layers=1) for _ in range(2))
+    waiting = late.start_dtypes()
+    assert {id(each) for each in late.model.parameters()} | set(map(id, late.frozen_parameters().values())) == {
+        *waiting
+    }
+    assert late.frozen_parameters().keys() == usual.frozen_parameters().keys()
+    assert 0 < len(late.frozen_parameters()) < len(list(late.model.parameters()))
+    late.use_forward(late.module, autocast=nullcontext)
+    for model in ("model", "reference"):
+        pairs = zip(getattr(late, model).parameters(), getattr(usual, model).parameters(), strict=True)
+        for mine, other in pairs:
+            assert mine.requires_grad is other.requires_grad
+            assert mine.dtype == other.dtype
+            assert torch.equal(mine, other)
+    own = {each.data_ptr() for each in late.model.parameters()}
+    assert all(each.data_ptr() not in own for each in late.frozen_parameters().values())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MARK = "rlcore_start_dtype"
 """Attribute of a model that is as in its files: the dtype that its weights shall have."""
-OPTIONS = ("unfrozen_layers", "sampling_dtype", "quantization")
+OPTIONS = ("sampling_dtype", "quantization")
 """Options with which building a policy copies or changes weights."""
 _expected: list[str] = []
 """The model of the run that is being built, if the run divides it."""
