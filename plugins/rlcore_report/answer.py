@@ -21,6 +21,8 @@ from rlcore_report.variants import T_975, paired
 from rlcore_report.verdicts import Verdict, verdicts
 
 REWARDS = ("eval/reward/mean", "reward/mean")
+ACCURACIES = ("reward/accuracy", "step/accuracy")
+"""What reward models are trained for, in front of their mean score, whose level is arbitrary; a trainer names it."""
 LOSSES = ("eval/loss/total", "loss/total", "eval/loss", "loss")
 LARGEST_FILE = 100_000_000
 """Bytes of completions.jsonl beyond which no interval over its prompts is computed."""
@@ -44,7 +46,7 @@ class Change:
         before, after: its means at the beginning and the end: of the first and the last evaluation, or of the first and
             the last fifth of the steps.
         best: its best value.
-        steps: the steps that they are of.
+        spans: the first and the last step of each of the two.
         half_width: half the width of the 95 % interval of the difference by Student's t; nan if there is none.
         basis: what the interval is over, such as `64 prompts`.
     """
@@ -53,13 +55,18 @@ class Change:
     before: float
     after: float
     best: float
-    steps: tuple[int, int]
+    spans: tuple[tuple[int, int], tuple[int, int]]
     half_width: float
     basis: str
 
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Return the first step of `before` and the last of `after`."""
+        return self.spans[0][0], self.spans[1][1]
+
 
 def main_metric(names: Mapping[str, Series], headline: Sequence[str]) -> str:
-    """Return the metric that says most: the reward, else what the trainer names first, else a loss; or nothing.
+    """Return the metric that says most; nothing without any: see `main_metrics`.
 
     A metric of evaluations is taken if it has two values at least.
     """
@@ -68,8 +75,14 @@ def main_metric(names: Mapping[str, Series], headline: Sequence[str]) -> str:
 
 
 def main_metrics(headline: Sequence[str]) -> list[str]:
-    """Return the metrics that may be the main one of a run, those in front that are preferred."""
-    return list(dict.fromkeys([*REWARDS, *(each for name in headline for each in (f"eval/{name}", name)), *LOSSES]))
+    """Return the metrics that may be the main one of a run, those in front that are preferred.
+
+    An accuracy that the trainer names comes first, then the reward, then what the trainer names, then losses.
+    """
+    named = sorted(headline, key=lambda name: name not in ACCURACIES)
+    both = [each for name in named for each in (f"eval/{name}", name)]
+    count = 2 * sum(name in ACCURACIES for name in headline)
+    return list(dict.fromkeys([*both[:count], *REWARDS, *both[count:], *LOSSES]))
 
 
 def change_of(run: RunRecord) -> Change | None:
@@ -95,7 +108,8 @@ def change_in(metrics: Mapping[str, Series], headline: Sequence[str]) -> Change 
         half = quantile * math.sqrt(early.var(ddof=1) / len(early) + late.var(ddof=1) / len(late))
         basis = f"the first and the last {len(early)} steps"
     best = (min if "loss" in name else max)(series.known.tolist())
-    return Change(name, float(early.mean()), float(late.mean()), best, (int(steps[0]), int(steps[-1])), half, basis)
+    spans = (int(steps[0]), int(steps[len(early) - 1])), (int(steps[-len(late)]), int(steps[-1]))
+    return Change(name, float(early.mean()), float(late.mean()), best, spans, half, basis)
 
 
 def _over_prompts(run: RunRecord, change: Change) -> Change:

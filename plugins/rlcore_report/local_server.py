@@ -66,7 +66,7 @@ class ReportServer(ThreadingHTTPServer):
 
     def page(self, _asked: dict[str, list[str]]) -> bytes:
         """Return the page, which asks for the rest."""
-        return shell_page({"live": True, "opened": self._opened}).encode()
+        return shell_page({"live": True, "opened": self._opened, "most": MAX_RUNS}).encode()
 
     def runs(self, asked: dict[str, list[str]]) -> bytes:
         """Return the list of runs, or that it is still the one of the stamp that is asked with."""
@@ -76,7 +76,7 @@ class ReportServer(ThreadingHTTPServer):
         """Return the data of the runs whose keys are asked for; None if one does not exist."""
         keys = tuple(asked.get("run", ()))
         folders = [self.list.folder(key) for key in keys]
-        if not 0 < len(keys) <= MAX_RUNS or None in folders:
+        if not keys or None in folders:
             return None
         found = [folder for folder in folders if folder is not None]
         with self._lock:
@@ -120,7 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 asked = parse_qs(parts.query, max_num_fields=MAX_RUNS + 2)
             except ValueError:
-                self.send_error(HTTPStatus.BAD_REQUEST, "too many fields")
+                asked = None
+            if asked is None or len(asked.get("run", ())) > MAX_RUNS:
+                self.send_error(HTTPStatus.BAD_REQUEST, f"a page shows at most {MAX_RUNS} runs: select fewer")
                 return
             body = make(asked)
             if body is None:

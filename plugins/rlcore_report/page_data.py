@@ -97,7 +97,7 @@ def _answer(run: RunRecord, judged: Sequence[Verdict]) -> dict[str, Any]:
     return {
         "change": None if change is None else {
             "metric": visible(change.metric), "before": rounded(change.before), "after": rounded(change.after),
-            "steps": change.steps, "half": rounded(change.half_width), "basis": change.basis,
+            "spans": change.spans, "half": rounded(change.half_width), "basis": change.basis,
         },
         "seconds": seconds,
         "tokens": tokens,

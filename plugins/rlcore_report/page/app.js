@@ -48,7 +48,7 @@ function redraw() {
 let asking = null;
 async function get(path, fields) {
   const answered = await fetch(`${path}?${new URLSearchParams(fields)}`, { signal: asking.signal });
-  if (!answered.ok) throw new Error(answered.status === 404 ? "there is no such run" : `the server answers ${answered.status}`);
+  if (!answered.ok) throw new Error(answered.status === 404 ? "there is no such run" : `the server answers ${answered.status}${answered.statusText ? `: ${answered.statusText}` : ""}`);
   return answered.json();
 }
 /** Ask for what is new in what is shown. */

@@ -33,7 +33,7 @@ function Row({ run }) {
   const folder = run.key.includes("/") ? run.key.slice(0, run.key.lastIndexOf("/") + 1) : "";
   return html`<tr class=${picked ? "picked" : ""}><td class="pick"><input type="checkbox" aria-label=${`select ${run.key}`} checked=${picked} onchange=${flip} /></td>
     <td class="run"><a href=${address({ ...PLAIN, run: [run.key] })} onclick=${open}><span class="dim">${folder}</span>${run.name}</a>${run.running ? html` <span class="going">running</span>` : null}</td>
-    <td>${run.trainer}</td><td class="model">${run.model}</td><td class="number last">${run.metric.includes("reward") ? null : html`<span class="dim">${run.metric} </span>`}${number(run.last)}</td>
+    <td>${run.trainer}</td><td class="model">${run.model}</td><td class="number last">${["", "reward/mean", "eval/reward/mean"].includes(run.metric) ? null : html`<span class="dim">${run.metric} </span>`}${number(run.last)}</td>
     <td class="number best">${number(run.best)}</td>
     <td class=${`said ${run.verdict.level}`} title=${run.verdict.sentence}><span class="level">${SIGNS[run.verdict.level]}</span> ${run.verdict.name}</td>
     <td class="progress">${run.total ? html`<progress value=${progressOf(run)} max="1" aria-label="progress"></progress> ${run.step}/${run.total}` : `step ${run.step}`}</td>
@@ -59,12 +59,13 @@ function Runs() {
   const order = (column) => setView({ order: column, up: view.order === column ? !view.up : ["name", "trainer", "model", "verdict"].includes(column) });
   return html`<h1>Runs</h1><div class="controls"><${Typed} id="list" label="runs" value=${view.list} placeholder="ppo|seed-[01]" pattern change=${(value) => setView({ list: value })} />
       <span class="dim" id="shown" aria-live="polite">${rows.length === list.length ? `${list.length} runs` : `${rows.length} of ${list.length} runs`}</span>
-      <button id="compare" disabled=${!there.length} onclick=${() => { setView({ ...PLAIN, run: there }); scrollTo(0, 0); }}>
+      <button id="compare" disabled=${!there.length || there.length > shell.most} onclick=${() => { setView({ ...PLAIN, run: there }); scrollTo(0, 0); }}>
         ${there.length > 1 ? `compare ${there.length} runs` : "open the selected run"}</button>
+      ${there.length > shell.most ? html`<span id="most" role="status">a page shows at most ${shell.most} runs</span>` : null}
       ${there.length ? html`<button class="quiet" id="none" onclick=${() => setView({ pick: [] })}>select none</button>` : null}
       ${rows.length <= 40 && rows.length > 1 ? html`<button class="quiet" id="every" onclick=${() => setView({ pick: rows.map((run) => run.key) })}>select all shown</button>` : null}</div>
     ${list.length ? null : html`<p class="hint">There is no run here yet. The list follows the folder.</p>`}
-    <table class="list"><caption class="hidden">Runs, of which the last and the best reward or loss</caption><thead><tr><th><span class="hidden">selected</span></th>
+    <table class="list"><caption class="hidden">Runs, of which the last and the best value of the main metric</caption><thead><tr><th><span class="hidden">selected</span></th>
       ${COLUMNS.map(([key, title]) => html`<th scope="col" class=${["last", "best"].includes(key) ? "number" : ""} aria-sort=${view.order === key ? (view.up ? "ascending" : "descending") : "none"}>
         <button class="bare" onclick=${() => order(key)}>${title}${view.order === key ? (view.up ? " ↑" : " ↓") : ""}</button></th>`)}</tr></thead>
       <${Rows} rows=${rows} /></table>`;
