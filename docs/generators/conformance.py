@@ -81,6 +81,9 @@ Components declare properties that the laws cannot detect as attributes of the r
 * `scores_sequences = True`, of an architecture that builds a [scorer](protocols/SequenceScorer.md): the laws of scorers
   then apply in place of those of architectures. If its head is none of `transformers`, it also sets `reference_score`:
   a function of the folder that `export` wrote and the token ids of one sequence that returns its score.
+* `read_tokenizer`, of an architecture whose tokenizer is more than the model's own, such as a processor of images: a
+  function of the model, the given tokenizer and the options that returns it without loading the model, for `rlcore
+  preview` and `rlcore plan`.
 * `builds`, of an architecture that builds a [learner](protocols/Learner.md) of another kind, such as
   `"an image pipeline"`: the laws of other learners apply to it, and those about tokens do not apply to its trainers. It
   has an `example_model`, and may have `example_inputs`, a mapping that replaces inputs of the kit's runs.
