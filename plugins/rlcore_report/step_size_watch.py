@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 CHECKS = tuple(LEAST_ROUNDS * 2**i for i in range(8))
 """Steps since the start of the process at which the run is judged; the last one ends the watch."""
-WARMING = 1.01
-"""Factor by which the learning rate may exceed that of the middle of the steps so far; above it, it is warming up."""
 
 
 class StepSizeWatch:
@@ -41,9 +39,7 @@ class StepSizeWatch:
         self.add(step, metrics)
         if self.num_steps not in CHECKS:
             return None
-        found = (
-            None if self._is_warming_up() else step_too_small(JudgedRun(self._series(), planned=self.total_steps or 0))
-        )
+        found = step_too_small(JudgedRun(self._series(), planned=self.total_steps or 0))
         is_small = found is not None and found.level != "good"
         self.is_done = is_small or self.num_steps == CHECKS[-1]
         if self.is_done:
@@ -62,10 +58,6 @@ class StepSizeWatch:
             steps, values = zip(*points, strict=True)
             found[name] = Series(np.array(steps, dtype=np.int64), np.array(values, dtype=float))
         return found
-
-    def _is_warming_up(self) -> bool:
-        rates = [rate for _, rate in self._points.get("lr", ())]
-        return bool(rates) and rates[-1] > WARMING * rates[len(rates) // 2]
 
 
 def warn(run: RunView, verdict: Verdict) -> None:

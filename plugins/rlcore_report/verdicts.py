@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlcore_report.health import large_steps, loss_rules, reward_rules, sampling_rules, update_rules
+from rlcore_report.health import causes, large_steps, loss_rules, reward_rules, sampling_rules, update_rules
 from rlcore_report.health.judged_run import JudgedRun, Verdict
 from rlcore_report.health.step_size import step_too_small
 from rlcore_report.series import Series
@@ -36,12 +36,23 @@ RULES: tuple[Callable[[JudgedRun], Verdict | None], ...] = (
     large_steps.kl_growth,
     sampling_rules.zero_spread,
     loss_rules.spike,
+    loss_rules.risen,
     loss_rules.evaluation_loss,
     reward_rules.never_improved,
     reward_rules.value_function,
     update_rules.data_order,
 )
 """Causes before what follows from them: of several verdicts of one level, the first names the likely cause."""
+CERTAIN = (
+    loss_rules.finite,
+    sampling_rules.other_policy,
+    reward_rules.constant,
+    update_rules.learning_rate,
+    loss_rules.wrong_mask,
+    update_rules.gradient,
+    update_rules.data_order,
+)
+"""Rules that need no trend: those of a run that goes on and has made fewer than ten steps."""
 ORDER = ("bad", "warning", "good")
 
 
@@ -56,5 +67,8 @@ def verdicts(
         config: the resolved configuration, whose values the advice changes.
     """
     run = JudgedRun(metrics, config or {}, prompts)
-    found = [verdict for rule in RULES if (verdict := rule(run)) is not None]
+    rules = CERTAIN if run.is_beginning else RULES
+    found = [verdict for rule in rules if (verdict := rule(run)) is not None]
+    if any(each.cause == causes.TOO_LARGE for each in found):
+        found = [each for each in found if each.cause != causes.TOO_SMALL]
     return sorted(found, key=lambda verdict: ORDER.index(verdict.level))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -15,6 +16,8 @@ ENOUGH = 5
 """Values below which nothing is said about a trend."""
 SOLVED_SHARE = 0.95
 """A run is solved if the mean reward has covered this share of the way from its first values to the best response."""
+FEW_STEPS = 10
+"""Steps of a run that goes on, before which trends are not judged."""
 NEARLY_SOLVED_SHARE = 0.9
 """It is nearly solved from here on: most responses are as good as the best one."""
 
@@ -78,10 +81,32 @@ class JudgedRun:
         return max((int(series.steps[-1]) for series in self.metrics.values() if len(series.steps)), default=0)
 
     @cached_property
+    def budget(self) -> int | None:
+        """Return the steps that the run is to make, as far as its options say so; None if they do not."""
+        steps, epochs, passes = self.planned or self.option("run.steps"), self.option("run.epochs"), self.passes
+        by_epochs = math.ceil(epochs * self.last_step / passes) if epochs and passes else None
+        return min((each for each in (steps, by_epochs) if each), default=None)
+
+    @cached_property
+    def passes(self) -> float:
+        """Return how many times the run has seen its rows or prompts; 0 if it is unknown."""
+        series = self.series("progress/epoch", count=1)
+        return float(series.known[-1]) if series is not None else 0.0
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether only time limits the run, so that the number of its steps is unknown until it ends."""
+        return self.budget is None and bool(self.option("run.time_s"))
+
+    @cached_property
     def total_steps(self) -> int:
         """Return the planned number of steps, or those done if it is unknown or smaller."""
-        planned = self.planned or self.option("run.steps")
-        return max(planned if isinstance(planned, int) else 0, self.last_step)
+        return max(self.budget or 0, self.last_step)
+
+    @cached_property
+    def is_beginning(self) -> bool:
+        """Return whether the run goes on and has made fewer steps than a trend needs."""
+        return self.last_step < min(FEW_STEPS, self.budget or self.last_step)
 
     @cached_property
     def lr(self) -> float | None:
@@ -100,12 +125,15 @@ class JudgedRun:
     def _covered(self) -> float:
         """Return the share of the way from the first rewards to that of the best response that the mean has covered.
 
-        Only the first round is sampled before any update; of a fast run, the third is better already.
+        Only the first round is sampled before any update; of a fast run, the third is better already. Of a run that
+        begins near the bound, the way is that from the worst response.
         """
         mean, highest = self.series("reward/mean"), self.series("reward/max", count=1)
         if mean is None or highest is None:
             return 0.0
-        first, bound = min(initial(mean), start(mean)), float(highest.known.max())
+        first, bound, lowest = min(initial(mean), start(mean)), float(highest.known.max()), self.series("reward/min")
+        if lowest is not None and bound - first < (1 - NEARLY_SOLVED_SHARE) * (bound - float(lowest.known.min())):
+            first = float(lowest.known.min())
         return (float(mean.late.mean()) - first) / (bound - first) if bound > first else 0.0
 
     @property

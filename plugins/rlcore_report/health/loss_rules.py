@@ -10,7 +10,9 @@ from rlcore_report.health.step_size import EVALUATED
 from rlcore_report.health.trends import first_step, initial, median, noise
 from rlcore_report.series import Series
 
-ACCURACIES = ("rewards/accuracies", "reward/accuracy")
+ACCURACIES = ("rewards/accuracies", "reward/accuracy", "step/accuracy")
+CHANGING = {"rft/kept", "reward/max", "distill/agreement"}
+"""Metrics of runs that sample what they are trained on."""
 OTHER_TOKENS = 1.5
 """Factor between the first losses of training and evaluation, which have the same weights, that is no accident."""
 MEMORISED, MANY_PASSES = 0.95, 10
@@ -65,6 +67,32 @@ def _spike(run: JudgedRun, loss: Series, place: int, level: float) -> Verdict:
     )  # fmt: skip
 
 
+def risen(run: JudgedRun) -> Verdict | None:
+    """Judge whether a supervised loss rises at the end, without a jump: by a quarter of its first value, and noise.
+
+    Rows that the policy samples itself differ from step to step, so that their loss may rise while it learns.
+    """
+    loss, jump = run.series("loss/total", count=10), spike(run)
+    if loss is None or not run.is_supervised or run.metrics.keys() & CHANGING or jump is None or jump.level != "good":
+        return None
+    values, first, size = loss.known, initial(loss), len(loss.late)
+    levels = np.array([median(values[i : i + size]) for i in range(len(values) - size + 1)])
+    place = int(levels.argmin())
+    lowest, late = float(levels[place]), median(loss.late)
+    evidence = f"loss/total went from {first:.3g} to {late:.3g}, and was {lowest:.3g} at the lowest"
+    limit = lowest + max(abs(first) / 4, 4 * noise(values))
+    if late <= limit:
+        return Verdict("Loss", "good", evidence)
+    steps = loss.steps[np.isfinite(loss.values)]
+    step = next(int(steps[i]) for i in range(place, len(values)) if values[i] > limit)
+    return Verdict(
+        "The loss rises", "bad", evidence,
+        "What was learned is lost again, step by step: lower the learning rate, or let it fall "
+        "(trainer.optimizer.scheduler=cosine), and resume from a checkpoint before.",
+        causes.TOO_LARGE, step, "trainer.optimizer.lr", run.rate(0.1),
+    )  # fmt: skip
+
+
 def wrong_mask(run: JudgedRun) -> Verdict | None:
     """Judge whether training and evaluation measure other tokens: first losses of the same weights are far apart."""
     loss, held_out = run.series("loss/total"), run.series("eval/loss", count=2)
@@ -107,11 +135,17 @@ def evaluation_loss(run: JudgedRun) -> Verdict | None:
     is_kept = change >= 0 if is_worse else change > -SAME_ACCURACY
     if not rises or (is_kept and not (is_worse and _are_memorised(run))):
         return Verdict("Evaluation loss", "good", evidence)
+    if step <= 0:
+        return Verdict(
+            "The evaluation loss rises", "bad", evidence,
+            "No checkpoint is as good as the model before training: lower the learning rate, or train on more rows.",
+            causes.OVERFITTED, 1, "trainer.optimizer.lr", run.rate(0.1),
+        )  # fmt: skip
     return Verdict(
         "The evaluation loss rises", "bad" if last > values[0] else "warning", evidence,
         "The model fits its training rows only: stop at the lowest evaluation loss, keep that checkpoint "
         f"(checkpoint.keep_best=1 checkpoint.metric={name} checkpoint.mode=min), or train on more rows.",
-        causes.OVERFITTED, step, "run.steps", str(max(1, step)),
+        causes.OVERFITTED, step, "run.steps", str(step),
     )  # fmt: skip
 
 

@@ -21,14 +21,18 @@ def _reward(run: JudgedRun, count: int = ENOUGH) -> Series | None:
     return None if run.is_supervised and "reward/accuracy" in run.metrics else run.series("reward/mean", count=count)
 
 
+def _is_flat(reward: Series) -> bool:
+    """Return whether all values are equal, but for rounding."""
+    return bool(np.ptp(reward.known) <= 1e-8 * max(1.0, float(np.abs(reward.known).max())))
+
+
 def constant(run: JudgedRun) -> Verdict | None:
     """Judge whether all responses of all steps have the same reward."""
     reward, spread = _reward(run, 3), run.series("reward/std", count=3)
     if reward is None:
         return None
     values = reward.known
-    same = np.ptp(values) <= 1e-8 * max(1.0, float(np.abs(values).max()))
-    if not same or (spread is not None and float(spread.known.max()) > 1e-8):
+    if not _is_flat(reward) or (spread is not None and float(spread.known.max()) > 1e-8):
         return Verdict("Reward varies", "good", f"reward/mean lies between {values.min():.3g} and {values.max():.3g}")
     return Verdict(
         "The reward is constant", "bad", f"every response of {len(values)} steps has the reward {values[0]:.3g}",
@@ -45,7 +49,7 @@ def fallen(run: JudgedRun) -> Verdict | None:
     fall each time, fewer standard errors are enough.
     """
     reward = _reward(run)
-    if reward is None:
+    if reward is None or _is_flat(reward):
         return None
     first, late = start(reward), float(reward.late.mean())
     best, step = _best(reward)

@@ -22,7 +22,11 @@ LEAST_REACH, WANTED_REACH = 0.01, 1.0
 """KL to the start, in nats a token, below which nothing is learned, and one with which much can be."""
 LEAST_CHANGE, WANTED_CHANGE = 0.01, 0.1
 """Share of its first value by which a loss must change within the budget, and by which it should."""
+LEAST_RESPONSE_REACH = 1.0
+"""The same in nats a response: enough to turn an answer into another one, however long it is."""
 LEAST_ROUNDS = 10
+WARMING = 1.01
+"""Factor by which the learning rate may exceed that of the middle of the steps so far; above it, it is warming up."""
 EVALUATED = ("eval/loss", "eval/loss/total", "eval/loss/awac")
 READ = frozenset({
     *KLS, *EVALUATED, "eval/reward/mean", "kl/mean", "loss/total", "loss/policy", "lr", "policy/entropy",
@@ -34,8 +38,11 @@ LARGEST_FACTOR, UNKNOWN_FACTOR = 1000.0, 100.0
 
 
 def step_too_small(run: JudgedRun) -> Verdict | None:
-    """Judge whether the run can arrive within its budget, by what its updates change; from ten steps on."""
-    if run.last_step < LEAST_ROUNDS or _has_no_signal(run):
+    """Judge whether the run can arrive within its budget, by what its updates change; from ten steps on.
+
+    Nothing is said of a run that only time limits, nor while the learning rate rises from 0.
+    """
+    if run.last_step < LEAST_ROUNDS or run.is_timed or _has_no_signal(run) or _is_warming_up(run):
         return None
     for judge in (_by_loss, _by_kl, _by_reward):
         found = judge(run)
@@ -63,6 +70,12 @@ def _has_no_signal(run: JudgedRun) -> bool:
     )
 
 
+def _is_warming_up(run: JudgedRun) -> bool:
+    """Return whether the learning rate is well above that of the middle of the steps so far."""
+    rate = run.series("lr", count=1)
+    return rate is not None and bool(rate.known[-1] > WARMING * rate.known[len(rate.known) // 2])
+
+
 def _kl_of_round(run: JudgedRun) -> float | None:
     """Return the median KL of a round, in nats a token; None if it is unknown."""
     kl = run.series(*KLS)
@@ -87,7 +100,20 @@ def _by_kl(run: JudgedRun) -> tuple[bool, float, str] | None:
     reach = of_round * run.total_steps**2
     factor = math.sqrt(WANTED_REACH / reach)
     evidence = f"approx_kl is {of_round:.2g} nats a token and round: {run.total_steps} rounds reach {reach:.2g} at most"
-    return reach < LEAST_REACH, factor, evidence
+    length, measured = run.series("response/length_mean", count=1), run.series("kl/mean")
+    of_response = reach * (max(1.0, median(length.known)) if length is not None else 1.0)
+    if measured is not None:
+        of_response = max(of_response, median(measured.late))
+    return reach < LEAST_REACH and of_response < LEAST_RESPONSE_REACH and not _arrives(run), factor, evidence
+
+
+def _arrives(run: JudgedRun) -> bool:
+    """Return whether the reward rises by a quarter of what is to be gained, as surely as two standard errors."""
+    reward, highest = run.series("reward/mean"), run.series("reward/max")
+    if reward is None or highest is None:
+        return False
+    line, error = change_by(reward, run.total_steps)
+    return line > 2 * error and line > (median(highest.known) - float(np.median(reward.known[:ENOUGH]))) / 4
 
 
 def _by_reward(run: JudgedRun) -> tuple[bool, float, str] | None:

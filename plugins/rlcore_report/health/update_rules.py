@@ -20,7 +20,9 @@ def skipped(run: JudgedRun) -> Verdict | None:
     counts = next((series for series in found if series is not None), None)
     if counts is None:
         return None
-    is_skipped = counts.values > 0
+    is_skipped, rewards = counts.values > 0, run.metrics.get("reward/std")
+    if rewards is not None and len(rewards.values) == len(is_skipped):
+        is_skipped = is_skipped & (rewards.values > 0)
     spread = run.metrics.get("group/zero_spread_fraction")
     if spread is not None and len(spread.values) == len(is_skipped):
         is_skipped = is_skipped & (spread.values < 1)

@@ -22,8 +22,8 @@ COARSE = re.compile(
 """The metrics of which two digits are enough, since verdicts compare them with limits that are far apart."""
 READ = re.compile(
     r"lr|loss/(total|policy)|eval/loss(/total|/awac)?|kl/mean|grad/.*|progress/epoch|logps/chosen|is/logprob_gap|rft/kept|"
-    r"policy/(?!epochs|entropy_trained).*|response/.*|group/zero_spread_fraction|(eval/)?rewards?/accurac(y|ies)|"
-    r"reward/(mean|std|max)|rewards/mean|distill/agreement|value/explained_variance|reward/(early|late)_letters|reward/vowels|eval/reward/mean"
+    r"policy/(?!epochs|entropy_trained).*|response/.*|group/zero_spread_fraction|(eval/)?(rewards?|step)/accurac(y|ies)|"
+    r"reward/(mean|std|min|max)|rewards/mean|distill/agreement|value/explained_variance|reward/(early|late)_letters|reward/vowels|eval/reward/mean"
 )
 """The names of the metrics that verdicts read."""
 OPTIONS = {

@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
-from labelled import LabelledRun, all_runs
+from labelled import LabelledRun, all_runs, good
 
+from rlcore_report.series import Series
 from rlcore_report.verdicts import Verdict, verdicts
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "runs.md"
 FRESH = 9
 """First seed of the runs that were judged when the rules were fixed."""
+EARLY = (5, 10, 20)
+"""Steps after which good runs are judged while they go on."""
 BEGIN, END = "<!-- verdict rates: make verdicts -->\n", "<!-- end of verdict rates -->\n"
 
 
@@ -51,9 +54,9 @@ def problems(run: LabelledRun) -> list[Verdict]:
 def rates(name: str, runs: Sequence[LabelledRun]) -> Rates:
     """Count the errors on some runs."""
     found = [(run, problems(run)) for run in runs]
-    good, broken = ([pair for pair in found if bool(pair[0].cause) is is_broken] for is_broken in (False, True))
+    well, broken = ([pair for pair in found if bool(pair[0].cause) is is_broken] for is_broken in (False, True))
     return Rates(
-        name, len(good), sum(bool(each) for _, each in good), len(broken), sum(not each for _, each in broken),
+        name, len(well), sum(bool(each) for _, each in well), len(broken), sum(not each for _, each in broken),
         sum(bool(each) and each[0].cause == run.cause for run, each in broken),
     )  # fmt: skip
 
@@ -71,10 +74,32 @@ def all_rates() -> list[Rates]:
     ]
 
 
+def until(run: LabelledRun, step: int) -> LabelledRun:
+    """Return a run as it is after a step, while it goes on."""
+    metrics = {
+        name: Series(series.steps[series.steps <= step], series.values[series.steps <= step])
+        for name, series in run.metrics.items()
+        if series.steps[0] <= step
+    }
+    return attrs.evolve(run, metrics=metrics)
+
+
+def early_rates() -> list[Rates]:
+    """Return the false alarms about the good trained runs after some of their steps, as a dashboard judges them."""
+    trained = [run for run in good(all_runs()) if run.made == "trained"]
+    return [
+        rates(f"good trained runs of both rows above, after step {step}", [
+            until(run, step) for run in trained if max(series.steps[-1] for series in run.metrics.values()) > step
+        ])
+        for step in EARLY
+    ]  # fmt: skip
+
+
 def table() -> str:
     """Return the rates as a table in Markdown."""
     lines = ["| runs | good | false alarms | broken | missed | right cause first |", "|---|---|---|---|---|---|"]
     lines += [f"| {' | '.join(map(str, attrs.astuple(each)))} |" for each in all_rates()]
+    lines += [f"| {each.name} | {each.num_good} | {each.false_alarms} | | | |" for each in early_rates()]
     return "\n".join(lines) + "\n"
 
 

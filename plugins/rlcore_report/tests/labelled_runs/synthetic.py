@@ -119,10 +119,31 @@ def _solved(numbers: np.random.Generator) -> dict[str, Values]:
     })  # fmt: skip
 
 
+def _rising(numbers: np.random.Generator) -> dict[str, Values]:
+    loss = np.concatenate([_curve(1.9, 1.5, STEPS // 2), np.geomspace(1.5, 4, STEPS - STEPS // 2)])
+    return _supervised(numbers, **{"loss/total": _walk(numbers, loss, 0.06), "eval/loss": [1.9, 1.55, 1.5, 2.4, 4.0]})
+
+
+def _solved_before(numbers: np.random.Generator) -> dict[str, Values]:
+    return _policy(numbers, **{
+        "reward/mean": np.minimum(_walk(numbers, [0.97] * ROUNDS, 0.01), 1), "reward/min": [0.0] * ROUNDS,
+        "reward/std": np.abs(_walk(numbers, [0.1] * ROUNDS, 0.01)),
+        "group/zero_spread_fraction": np.clip(_walk(numbers, [0.85] * ROUNDS, 0.03), 0, 1),
+    })  # fmt: skip
+
+
+def _long_answers(numbers: np.random.Generator) -> dict[str, Values]:
+    return _policy(numbers, **{
+        "response/length_mean": _walk(numbers, [500] * ROUNDS, 20), "policy/approx_kl": [1e-6] * ROUNDS,
+        "reward/mean": _walk(numbers, _curve(0.3, 0.62, ROUNDS, 2), 0.02), "kl/mean": np.linspace(0, 3, ROUNDS),
+    })  # fmt: skip
+
+
 BROKEN: dict[str, tuple[str, Maker]] = {
     "kl-explosion": ("step too large", _kl_explosion),
     "not-finite": ("step too large", _not_finite),
     "clipped": ("step too large", _clipped),
+    "rising-loss": ("step too large", _rising),
     "lost-again": ("step too large", _lost),
     "skipped": ("updates skipped", _skipped),
     "no-gradient": ("no gradient", _no_gradient),
@@ -134,6 +155,8 @@ GOOD: dict[str, Maker] = {
     "policy": _policy,
     "supervised": _supervised,
     "solved": _solved,
+    "solved-before": _solved_before,
+    "long-answers": _long_answers,
     "two-good-evaluations": lambda numbers: _supervised(numbers, **{"eval/loss": [1.9, 1.62]}),
     "long": lambda numbers: _policy(numbers, 3 * ROUNDS),
 }
