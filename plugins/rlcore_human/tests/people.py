@@ -79,11 +79,12 @@ class Person:
 class Served:
     """A board on a page, for the length of a `with` block."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.board = Board(folder, **options)
+    def __init__(self, folder: Path, *, question: str = "How good?", **options: Any) -> None:
+        self.board, self.question = Board(folder, **options), question
 
     def __enter__(self) -> Self:
-        self.server = PageServer(build_app(self.board, TOKEN, question="How good?"), host="127.0.0.1", port=0)
+        app = build_app(self.board, TOKEN, question=self.question)
+        self.server = PageServer(app, host="127.0.0.1", port=0)
         self.link = f"{self.server.address}#{TOKEN}"
         return self
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from browser import picture, watch
 
 
 class Tab:
@@ -22,10 +22,7 @@ class Tab:
 
     def open(self, link: str) -> None:
         """Open a link in a new tab of the same browser."""
-        self.page = self.context.new_page()
-        self.page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page = watch(self.context.new_page(), self.errors, self.requests).page
         self.page.goto(link)
 
     def enter(self) -> None:
@@ -41,12 +38,12 @@ class Tab:
         self.page.locator("#submit").click()
 
     def picture(self, name: str) -> None:
-        if folder := os.environ.get("RLCORE_SCREENSHOTS"):
-            width, height = self.page.viewport_size.values()
-            needed = self.page.evaluate("document.documentElement.scrollHeight")
-            self.page.set_viewport_size({"width": width, "height": needed})  # the bar is below all cards
-            self.page.screenshot(path=Path(folder) / f"{name}.png")
-            self.page.set_viewport_size({"width": width, "height": height})
+        """Write a picture for the docs, of a window as high as the page, so that the bar is below all cards."""
+        width, height = self.page.viewport_size.values()
+        needed = self.page.evaluate("document.documentElement.scrollHeight")
+        self.page.set_viewport_size({"width": width, "height": needed})
+        picture(self.page, name)
+        self.page.set_viewport_size({"width": width, "height": height})
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

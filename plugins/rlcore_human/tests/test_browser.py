@@ -7,10 +7,13 @@ from typing import Any
 
 import attrs
 import pytest
+from browser import VIEWS, assert_in_order, four_views, view_picture
 from people import Served, score_item
 from tabs import Tab, wait_until
 
 from rlcore_human.board import Board
+from rlcore_human.config import HumanConfig
+from rlcore_human.human_reward import _question
 from rlcore_human.journal import read_judgements
 from rlcore_human.judgement import Item
 from rlcore_human.page_server import PageServer
@@ -19,6 +22,28 @@ from rlcore_human.web_page import build_app
 RANKED = Item("rank", "", ["It is blue because of <b>Rayleigh</b> scattering.", "Because it is.", "Nobody knows."], [
     {"role": "system", "content": "Answer in one sentence."}, {"role": "user", "content": "Why is the sky blue?"},
 ])  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_page_opens_in_four_views(browser: Any, tmp_path: Path) -> None:
+    """The form that asks for a name, a ranking, buttons, a slider, and the page of who has nothing to judge."""
+    with Served(tmp_path) as served:
+        views = four_views(browser, served.link, ready="#login:not([hidden])", name="human-login")
+        for (width, scheme), opened in zip(VIEWS, views, strict=True):
+            prompt = f"at {width} px, {scheme}"
+            asked = [attrs.evolve(RANKED, prompt=prompt), score_item("a completion", prompt=prompt)]
+            served.board.ask([*asked, Item("score", prompt, ["one more"], None, (0, 1, 0))])
+            page = opened.page
+            page.get_by_label("Your name").fill("ann")
+            page.get_by_text("Start").click()
+            page.wait_for_selector("#item:not([hidden])")
+            for left in (2, 1, 0):
+                assert_in_order(opened, scheme)
+                view_picture(page, f"human-{left}-{width}-{scheme}")
+                text = page.locator("#outputs").inner_text()
+                page.keyboard.press("x")
+                gone = "text => document.getElementById('outputs').innerText !== text"
+                page.wait_for_function(gone, arg=text) if left else page.wait_for_selector("#idle:not([hidden])")
 
 
 @pytest.mark.slow
@@ -73,10 +98,11 @@ def test_completions_are_shown_and_never_run(browser: Any, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_submitting_needs_every_rank_and_a_moved_slider(browser: Any, tmp_path: Path) -> None:
-    with Served(tmp_path) as served:
+    with Served(tmp_path, question=_question(HumanConfig(mode="rank"))) as served:
         served.board.ask([RANKED])
         tab = Tab(browser, served.link, "ann")
         tab.shown()
+        assert "Which completion is best?" in tab.page.locator("main").inner_text()
         for card, rank in enumerate((1, 2, 2)):
             assert tab.page.locator("#submit").is_disabled()
             tab.page.locator(".card").nth(card).get_by_role("button", name=str(rank), exact=True).click()
@@ -244,7 +270,7 @@ def test_markdown_code_and_formulas_are_rendered_and_the_ends_of_the_scale_are_n
 ) -> None:
     answer = "The **square** of $x$:\n\n```python\nx ** 2\n```\n\nand \\(\\frac{a}{b}\\) <b>not bold</b>."
     item = Item("score", "", [answer], [{"role": "user", "content": "What is `x ** 2`?"}], (1, 5, 1))
-    with Served(tmp_path) as served:
+    with Served(tmp_path, question=_question(HumanConfig())) as served:
         served.board.ask([item])
         tab = Tab(browser, served.link, "ann")
         tab.page.wait_for_selector("#outputs .rendered")

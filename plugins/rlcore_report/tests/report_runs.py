@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from browser import ROOT
+
 from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.config import merge, unstructure
@@ -21,17 +23,18 @@ HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x
 HEADLINE = ("reward/mean", "rft/", "policy/ratio_mean")
 
 
-def pictured_run(folder: Path) -> Path:
-    """Return the run of the pictures in the documentation: that of RLCORE_PICTURED_RUN, if it is set."""
-    return Path(os.environ["RLCORE_PICTURED_RUN"]) if "RLCORE_PICTURED_RUN" in os.environ else make_run(folder)
-
-
 def pictured_runs(root: Path) -> Path:
-    """Return the folder of the runs in the picture of the list: that of RLCORE_PICTURED_RUNS, if it is set."""
+    """Return the folder of the runs in the pictures of the docs: RLCORE_PICTURED_RUNS, or made-up ones in `root`.
+
+    The run of the report is `randomwalks-ppo`; those that are compared begin with `lr-`.
+    """
     if "RLCORE_PICTURED_RUNS" in os.environ:
-        return Path(os.environ["RLCORE_PICTURED_RUNS"])
-    for i in range(3):
-        make_run(root / f"walks-{i}", steps=20 + i, level=1.0 + i)
+        return ROOT / os.environ["RLCORE_PICTURED_RUNS"]
+    make_run(root / "randomwalks-ppo", steps=20)
+    for rate in (1e-4, 5e-4):
+        for seed in range(3):
+            optimizer = {"optimizer": {"lr": rate}}
+            make_run(root / f"lr-{rate}-seed-{seed}", level=1e3 * rate + seed, run={"seed": seed}, trainer=optimizer)
     return root
 
 

@@ -1,10 +1,10 @@
 """Tests of the report in headless Chromium, which also write the pictures of the docs if RLCORE_SCREENSHOTS is set.
 
-    export RLCORE_SCREENSHOTS=docs/images RLCORE_PICTURED_RUN=runs/randomwalks-ppo RLCORE_PICTURED_RUNS=runs
-    python -m pytest -m "slow or not slow" plugins/rlcore_report/tests/test_browser.py \\
-        plugins/rlcore_report/tests/test_dashboard_browser.py
+    python plugins/rlcore_report/tests/pictured_runs.py .
+    export RLCORE_SCREENSHOTS=docs/images RLCORE_PICTURED_RUNS=runs
+    python -m pytest -m "slow or not slow" -k four_views plugins/rlcore_report/tests
 
-The run of the first picture is that of docs/examples/randomwalks.py, the list is of it and of other runs of the task.
+The first command trains the runs of the pictures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from browser import four_views, picture
-from report_runs import HOSTILE, address_of, make_run, pictured_run, write_lines
+from report_runs import HOSTILE, address_of, make_run, pictured_runs, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
@@ -56,13 +56,31 @@ def test_it_shows_the_answer_charts_verdicts_samples_and_options_and_fetches_not
 
 
 def test_a_report_opens_in_four_views(browser: Any, tmp_path: Path) -> None:
-    address = address_of([pictured_run(tmp_path / "walks")], tmp_path / "page.html")
+    address = address_of([pictured_runs(tmp_path / "runs") / "randomwalks-ppo"], tmp_path / "page.html")
     for number, opened in enumerate(four_views(browser, address, ready=".chart canvas", name="report")):
         if number == 0:
             picture(opened.page, "report")
+            opened.page.locator("#texts").evaluate("each => each.closest('section').scrollIntoView()")
+            picture(opened.page, "report-completions")
         opened.page.check("#passed")  # unfold what can be unfolded
-        for group in opened.page.locator(".group button[aria-expanded='false']").all():
-            group.click()
+        folded = opened.page.locator(".group button[aria-expanded='false']")
+        while folded.count():
+            folded.first.click()
+
+
+def test_a_comparison_of_runs_opens_in_four_views(browser: Any, tmp_path: Path) -> None:
+    runs = sorted(pictured_runs(tmp_path / "runs").glob("lr-*"))
+    address = address_of(runs, tmp_path / "page.html")
+    for number, opened in enumerate(four_views(browser, address, ready=".chart", name="comparison")):
+        page = opened.page
+        assert page.locator(".answer-card").count() == 6
+        page.locator(".chart").first.scroll_into_view_if_needed()
+        page.wait_for_selector(".chart canvas")
+        assert page.locator(".chart .legend").first.inner_text().count("(3 seeds)") >= 2
+        if number == 0:
+            page.set_viewport_size({"width": 1400, "height": 1100})
+            page.evaluate("scrollTo(0, 0)")
+            picture(page, "report-comparison")
 
 
 def test_an_image_that_a_prompt_names_is_shown_beside_it(open_page: Open, tmp_path: Path) -> None:
@@ -91,8 +109,6 @@ def test_filters_choose_curves_and_samples(open_page: Open, tmp_path: Path) -> N
         "answer 0 of step 0", "answer 0 of step 40",
     ]  # fmt: skip
     assert cards.first.locator(".prompt .message .text").inner_text() == "Name a colour."  # and not the template
-    page.locator("#texts").scroll_into_view_if_needed()
-    picture(page, "report-completions")
     page.fill("#search", "RIVER")
     assert cards.count() == 1
     page.fill("#search", "")
@@ -121,7 +137,6 @@ def test_runs_are_overlaid_and_seeds_are_one_band(
     ]  # fmt: skip
     opened = open_page(address_of(runs, tmp_path / "page.html"))
     page = opened.page
-    picture(page, "report-comparison")
     differing = page.locator("#comparison table").first.inner_text()
     assert "gen.temperature" in differing
     assert "run.seed" in differing
@@ -132,7 +147,6 @@ def test_runs_are_overlaid_and_seeds_are_one_band(
     page.fill("#metric", "reward/mean")
     page.locator("#curves").scroll_into_view_if_needed()
     page.wait_for_selector(".chart canvas")
-    picture(page, "report-seeds")
     legend = page.locator(".chart .legend").inner_text()
     assert "base (3 seeds), training" in legend
     assert "hot (3 seeds), training" in legend

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from browser import assert_fits, four_views, picture
+from PIL import Image
 from report_runs import HOSTILE, address_of, make_run, pictured_runs, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
@@ -35,14 +35,14 @@ def hover(page: Any, metric: str, share: float) -> list[str]:
 def test_the_list_opens_compares_sorts_and_filters_and_the_address_has_the_view(
     open_page: Open, serve: Callable[..., ReportServer], tmp_path: Path
 ) -> None:
-    root = pictured_runs(tmp_path / "runs")
-    server = serve([], roots=[root])
+    for i in range(3):
+        make_run(tmp_path / "runs" / f"walks-{i}", steps=20 + i, level=1.0 + i)
+    server = serve([], roots=[tmp_path / "runs"])
     opened = open_page(server.url)
     page = opened.page
     page.set_viewport_size({"width": 1400, "height": 900})
     page.locator("table.list tbody tr").first.wait_for()
     page.locator("td.said.pending").first.wait_for(state="detached", timeout=300_000)
-    picture(page.locator("#page"), "dashboard")
     names = page.locator("td.run a").all_inner_texts()
     page.get_by_role("button", name="run", exact=True).click()
     assert page.locator("td.run a").all_inner_texts() == sorted(names)
@@ -177,6 +177,16 @@ def test_every_page_opens_in_four_views(browser: Any, serve: Callable[..., Repor
         page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
         box = page.locator(".chart .plot").first.bounding_box()
         page.wait_for_function("w => Math.abs(document.querySelector('.uplot').clientWidth - w) < 2", arg=box["width"])
+
+
+def test_the_list_of_the_docs_opens_in_four_views(
+    browser: Any, serve: Callable[..., ReportServer], tmp_path: Path
+) -> None:
+    server = serve([], roots=[pictured_runs(tmp_path / "runs")])
+    for number, opened in enumerate(four_views(browser, server.url, ready="td.run", name="list")):
+        opened.page.locator("td.said.pending").first.wait_for(state="detached", timeout=300_000)
+        if number == 0:
+            picture(opened.page.locator("#page"), "dashboard")
 
 
 def test_a_printed_page_has_dark_ink_and_the_width_of_the_paper(open_page: Open, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import four_views
 from sweep_fakes import make_sweep
 
 from rlcore.safe_text import visible
@@ -136,25 +137,15 @@ def test_a_sweep_without_finished_trials_has_a_page_that_says_so(tmp_path: Path)
     assert summary([]) == "0 trials"
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_a_browser_shows_it_without_errors_and_fetches_nothing(
-    made: tuple[Sweep, Study, SweepFolder], browser: Any, width: int, scheme: str
-) -> None:
+def test_it_opens_in_four_views_and_fetches_nothing(made: tuple[Sweep, Study, SweepFolder], browser: Any) -> None:
     file = write_report(*made)
-    page, problems, requests = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme), [], []
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(file.as_uri())
-    assert page.locator("h2").all_inner_texts() == [
-        "History", "Importance of options", "Parallel coordinates", "eval/reward/mean over steps", "Trials",
-    ]  # fmt: skip
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("window.ran") is None
-    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (back == "rgb(255, 255, 255)") == (scheme == "light")
-    line = page.locator("polyline.trial.best").first
-    assert "trial 4, done, 1" in line.locator("title").text_content()
-    assert line.evaluate("line => getComputedStyle(line).stroke") == "rgb(47, 111, 222)"  # that of the best rank
-    assert (problems, requests) == ([], [file.as_uri()])
-    page.close()
+    for opened in four_views(browser, file.as_uri(), name="sweep"):
+        page = opened.page
+        assert page.locator("h2").all_inner_texts() == [
+            "History", "Importance of options", "Parallel coordinates", "eval/reward/mean over steps", "Trials",
+        ]  # fmt: skip
+        assert page.evaluate("window.ran") is None
+        line = page.locator("polyline.trial.best").first
+        assert "trial 4, done, 1" in line.locator("title").text_content()
+        assert line.evaluate("line => getComputedStyle(line).stroke") == "rgb(47, 111, 222)"  # that of the best rank
+        assert opened.requests == [file.as_uri()]
