@@ -14,8 +14,9 @@ import attrs
 from rlcore_human.journal import TAKES_BACK, append_judgements, append_rows, read_judgements
 from rlcore_human.judgement import Item, Judgement, mean_scores
 
-Outcome = Literal["kept", "closed", "unknown"]
-"""What became of an answer: kept; not needed any more; or its question is not asked yet, as after a restart."""
+Outcome = Literal["kept", "closed", "unknown", "gone"]
+"""What became of an answer: kept; not needed any more; its question is not asked yet, as after a restart; or the
+restarted run has passed the question's step without asking it."""
 
 
 @attrs.define
@@ -59,6 +60,7 @@ class Board:
         self._ids: set[str] = set()
         self._closed: set[str] = set()
         self._made: list[Judgement] = []
+        self._step = 0
         for judgement in read_judgements(folder):
             self._note(judgement)
 
@@ -66,6 +68,7 @@ class Board:
         """Open items, until `withdraw` is called as often for them."""
         with self._lock:
             for item in items:
+                self._step = max(self._step, item.step)
                 self._asking[item.key] = self._asking.get(item.key, 0) + 1
                 self._closed.discard(item.key)
                 if not self._is_done(item.key):
@@ -111,12 +114,16 @@ class Board:
             for leases in self._leases.values():
                 leases.pop(tab, None)
 
-    def judge(self, judgement_id: str, key: str, value: Any, *, who: str, tab: str, seconds: float = 0.0) -> Outcome:
+    def judge(
+        self, judgement_id: str, key: str, value: Any, *, who: str, tab: str, seconds: float = 0.0,
+        step: int | None = None,
+    ) -> Outcome:  # fmt: skip
         """Keep a judgement, and return when it is on the disk.
 
         Returns:
             `kept`; `closed` if the item is judged by enough people, or by this person; `unknown` if nobody has asked
-            for it since this process began, which may still happen.
+            for it since this process began, which may still happen; `gone` if items of later steps than `step`, that of
+            the item as it was shown, have been asked since.
 
         Raises:
             DataError: the value is no answer to the item's question.
@@ -127,7 +134,7 @@ class Board:
                 return "kept"
             item, judged = self._open.get(key), self._judged.get(key, [])
             if item is None and key not in self._closed and not (judged and self._is_done(key)):
-                return "unknown"
+                return "unknown" if step is None or self._step <= step else "gone"
             if item is None or who in {each.who for each in judged}:
                 self._leases.get(key, {}).pop(tab, None)
                 return "closed"
@@ -182,6 +189,11 @@ class Board:
         """Return the number of open items, and of all judgements kept."""
         with self._lock:
             return {"open": len(self._open), "judged": sum(map(len, self._judged.values()))}
+
+    def num_waiting(self, who: str) -> int:
+        """Return the number of open items that a person has judged, and that another one still has to."""
+        with self._lock:
+            return sum(any(each.who == who for each in self._judged.get(key, ())) for key in self._open)
 
     def _note(self, judgement: Judgement) -> None:
         self._ids.add(judgement.id)

@@ -3,7 +3,8 @@ const $ = id => document.getElementById(id);
 const token = location.hash.slice(1);
 const random = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), b => b.toString(16).padStart(2, "0")).join("");
 const tab = random();
-let who = "", item = null, value = null, ranks = [], at = 0, shownAt = 0, busy = false, asPlain = null;
+let who = "", item = null, value = null, ranks = [], at = 0, shownAt = 0, busy = false, asPlain = null, toldUntil = 0;
+const nothing = $("why").textContent, GIVE_UP_MS = 3600000;
 
 // Answers that no reply has confirmed, kept by the browser: a run that is down receives them when it is back. With a
 // storage that is forbidden, they last as long as the tab.
@@ -61,13 +62,17 @@ async function next() {
     const found = await post("next", {});
     count(found);
     $("question").textContent = found.question;
-    if (!outbox.length) $("notice").textContent = "";
+    if (!outbox.length && Date.now() >= toldUntil) $("notice").textContent = "";
+    const {waiting} = found, one = waiting === 1;
+    $("why").textContent = !waiting ? nothing : `Waiting for another person: ${waiting} question${one ? " that you have judged needs" : "s that you have judged need"} the judgement of someone else, and the run waits for it. Send the link to someone who enters another name.`;
     const early = found.item && outbox.find(each => each.key === found.item.key);
     if (early) early.after = 0;  // it was answered while the run was down
     else if (found.item) show(found.item);
     $("idle").hidden = !!item;
   } catch (error) { complain(error); } finally { busy = false; }
 }
+// A message about an answer, which stays long enough to be read.
+function tell(text) { $("notice").textContent = text; toldUntil = Date.now() + 15000; }
 function count(found) { $("counts").textContent = `${found.open} open, ${found.judged} judged`; }
 function complain(error) {
   const why = error.status ? error.message : "The run does not answer: it has ended, or is being restarted.";
@@ -95,8 +100,8 @@ function draw() {
     return card;
   }));
   $("answer").replaceChildren(...(isRank ? jumps() : [scale(...item.scale)]));
-  $("keys").textContent = "Keys: " + (isRank ? `${count > 1 ? "1–" + Math.min(count, 9) : "1"} rank the marked completion, ↑ ↓ mark another, ` : "digits score, ")
-    + "← → change, Enter submits, X cannot judge, Backspace takes back the last answer, T plain text or Markdown";
+  $("keys").textContent = "Keys: " + (isRank ? rankKeys(count) : scoreKeys(marks(...item.scale)))
+    + "Enter submits, X cannot judge, Backspace takes back the last answer, T plain text or Markdown";
   $("item").hidden = false; $("idle").hidden = true; ready();
   document.documentElement.style.scrollPaddingBottom = `${$("bar").offsetHeight + 8}px`;  // the bar covers no marked card
 }
@@ -132,10 +137,24 @@ function choices(label, values, first, last, choose, already) {
   row.append(make("span", "role", last));
   return row;
 }
-function scale(low, high, interval) {
+// The scores that have a button; none if there would be so many that a slider is shown.
+function marks(low, high, interval) {
   const count = interval ? Math.floor((high - low) / interval + 1e-9) + 1 : Infinity;
-  if (count <= 11) {
-    const values = Array.from({length: count}, (_, k) => Number((low + k * interval).toPrecision(12)));
+  return count > 11 ? [] : Array.from({length: count}, (_, k) => Number((low + k * interval).toPrecision(12)));
+}
+function rankKeys(count) {
+  const digits = `${count > 1 ? "1–" + Math.min(count, 9) : "1"} rank the marked completion, ↑ ↓ mark another, `;
+  return digits + (count > 9 ? "← → change its rank, also beyond 9, " : "← → change, ");
+}
+function scoreKeys(values) {
+  if (!values.length) return "← or → goes to the slider, and then moves it, ";
+  const digits = values.map(String).filter(each => each.length === 1), others = values.map(String).filter(each => each.length > 1);
+  if (!digits.length) return "← → choose a score, ";
+  return others.length ? `${digits.join(" ")} score, ← → change, also to ${others.join(" ")}, ` : "digits score, ← → change, ";
+}
+function scale(low, high, interval) {
+  const values = marks(low, high, interval);
+  if (values.length) {
     return choices("Score", values, "worst", "best", each => { value = each; }, value);
   }
   const row = make("div", "row", `worst ${low}`), slider = document.createElement("input"), shown = make("output", "", value === null ? "not set" : String(value));
@@ -154,22 +173,29 @@ function ready() {
 async function send(answer) {
   if (!item) return;
   if (busy) { setTimeout(send, 50, answer); return; }
-  keep([...outbox, {id: random(), key: item.key, value: answer, who, seconds: (Date.now() - shownAt) / 1000, after: 0}]);
+  keep([...outbox, {id: random(), key: item.key, step: item.step, value: answer, who, seconds: (Date.now() - shownAt) / 1000, after: 0}]);
   item = null; $("item").hidden = true;
   await deliver();
 }
 async function deliver() {
   // One that gets no reply is sent again under the same id, and so is kept once. One whose question the restarted run
-  // has not asked yet is tried again later.
+  // has not asked yet is tried again later, until the run has passed its step or an hour is over.
   if (busy) return;
   busy = true;
   try {
     for (const answer of outbox.filter(each => each.after <= Date.now())) {
       try {
-        const {outcome} = await post("judge", answer);
-        if (outcome === "unknown") { answer.after = Date.now() + 5000; continue; }
+        const {outcome} = await post("judge", answer), now = Date.now();
+        answer.since ??= now;
+        if (outcome === "unknown" && now - answer.since < GIVE_UP_MS) {
+          answer.after = now + 5000; keep(outbox);
+          $("notice").textContent = "The run is back, and has not asked the question of your last answer again; the answer is kept until it does.";
+          continue;
+        }
         keep(outbox.filter(each => each !== answer));
-        $("notice").textContent = outcome === "kept" ? "" : "This question was closed or answered in the meantime; your answer was not needed.";
+        if (outcome === "kept") $("notice").textContent = "";
+        else tell(outcome === "closed" ? "This question was closed or answered in the meantime; your answer was not needed."
+          : "The run has not asked the question of an earlier answer of yours again; that answer was given up.");
       } catch (error) {
         if (error.status && error.status < 500 && error.status !== 403) keep(outbox.filter(each => each !== answer));
         complain(error);

@@ -35,14 +35,22 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
     """
 
     async def next_item(given: dict[str, Any]) -> dict[str, Any]:
-        item = board.take(_name(given), _text(given, "tab"))
-        return {"item": None if item is None else _shown(item), "question": question, **board.counts}
+        who = _name(given)
+        item = board.take(who, _text(given, "tab"))
+        waiting = board.num_waiting(who)
+        return {
+            "item": None if item is None else _shown(item),
+            "question": question,
+            "waiting": waiting,
+            **board.counts,
+        }
 
     async def judge(given: dict[str, Any]) -> dict[str, Any]:
-        seconds = given.get("seconds")
+        seconds, step = given.get("seconds"), given.get("step")
         outcome = board.judge(
             _text(given, "id"), _text(given, "key"), given.get("value"), who=_name(given), tab=_text(given, "tab"),
             seconds=seconds if isinstance(seconds, (int, float)) and 0 <= seconds < LONGEST_JUDGEMENT_S else 0.0,
+            step=step if type(step) is int else None,
         )  # fmt: skip
         return {"outcome": outcome}
 
@@ -128,7 +136,7 @@ def _shown(item: Item) -> dict[str, Any]:
     shown = [{"role": str(turn.get("role", "")), **_forms(_content(turn.get("content", "")))} for turn in turns]
     return {
         "key": item.key, "mode": item.mode, "turns": shown, "outputs": [_forms(each) for each in item.outputs],
-        "scale": item.scale, "is_conversation": item.messages is not None,
+        "scale": item.scale, "step": item.step, "is_conversation": item.messages is not None,
     }  # fmt: skip
 
 

@@ -145,6 +145,7 @@ def test_a_question_for_which_no_run_waits_can_no_longer_be_judged(tmp_path: Pat
 def test_an_answer_to_a_question_that_is_not_asked_yet_may_be_sent_again(tmp_path: Path) -> None:
     board, item = Board(tmp_path), score_item("a")
     assert board.judge("x", item.key, 3, who="ann", tab="1") == "unknown"  # the run was restarted
+    assert board.judge("x", item.key, 3, who="ann", tab="1", step=0) == "unknown"  # and has asked nothing
     assert read_judgements(tmp_path) == []
     board.ask([item])
     assert board.judge("x", item.key, 3, who="ann", tab="1") == "kept"
@@ -228,3 +229,21 @@ def test_a_score_between_two_of_the_scale_is_refused_from_the_page(tmp_path: Pat
 def test_ranks_that_are_no_order_of_the_completions_are_refused(value: object) -> None:
     with pytest.raises(DataError, match="are not 2 whole numbers from 1 to 2"):
         Item("rank", "p", ["a", "b"]).scores(value)
+
+
+def test_an_answer_to_a_question_whose_step_the_restarted_run_has_passed_is_given_up(tmp_path: Path) -> None:
+    board, item = Board(tmp_path), attrs.evolve(score_item("a"), step=3)
+    for step, outcome in ((2, "unknown"), (3, "unknown"), (4, "gone")):
+        board.ask([attrs.evolve(score_item(f"of step {step}"), step=step)])
+        assert board.judge("x", item.key, 3, who="ann", tab="1", step=3) == outcome
+    assert board.judge("x", item.key, 3, who="ann", tab="1") == "unknown"  # of a page that sends no step
+    assert read_judgements(tmp_path) == []
+
+
+def test_questions_that_wait_for_another_person_are_counted_for_those_who_have_judged_them(tmp_path: Path) -> None:
+    board, items = Board(tmp_path, second_opinion=1), [score_item("a"), score_item("b")]
+    board.ask(items)
+    board.judge("x", items[0].key, 3, who="ann", tab="1")
+    assert (board.num_waiting("ann"), board.num_waiting("bob")) == (1, 0)
+    board.judge("y", items[0].key, 3, who="bob", tab="2")
+    assert (board.num_waiting("ann"), board.num_waiting("bob")) == (0, 0)
