@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
 import attrs
 
-from rlcore.config.describe import default_of, fields
+from rlcore.config.describe import fields
 from rlcore.settings import OptimizerConfig
 from rlcore_transformers.optimizers.learning_rate_rule import (
     ADAPTER_SOURCES,
@@ -62,9 +60,8 @@ def rate_lines(rate: ShownRate) -> list[str]:
 
 def _optimizers(cls: type) -> Iterator[tuple[str, OptimizerConfig]]:
     for name, (field, _) in fields(cls).items():
-        default: Any = default_of(field, cls)
-        if isinstance(default, OptimizerConfig):
-            yield name, default
+        if isinstance(field.default, OptimizerConfig):
+            yield name, field.default
 
 
 def _shown(path: str, config: OptimizerConfig) -> ShownRate:
