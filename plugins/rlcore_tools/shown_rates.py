@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+
 import attrs
 
 from rlcore.config.describe import fields
