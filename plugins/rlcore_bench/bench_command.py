@@ -30,7 +30,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     parser.add_argument(
         "--until", type=_share, metavar="PERCENT",
         help="run further seeds until a change of the CPU time of steps by so much, such as 5%%, would be found in 80 "
-        "of 100 comparisons; at most 100",
+        "of 100 comparisons, by 97.5 %% intervals; at least 5 and at most 100",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="less work, for a first look")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="folder with rt_polarity.jsonl, for `reviews`")
@@ -53,7 +53,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     from rlcore.loggers.terminal import make_console
     from rlcore.safe_text import write
     from rlcore_bench.contest import Contest
-    from rlcore_bench.power import say_power
+    from rlcore_bench.power import FEWEST_PAIRS, LEVEL, REPEATED_LEVEL, say_power
     from rlcore_bench.source_tree import Repository
 
     standard = standard_cases()
@@ -76,7 +76,10 @@ def _bench(arguments: argparse.Namespace) -> int:
         with TemporaryDirectory(prefix="rlcore-bench-") as scratch:
             contest = Contest(repository, versions, Path(scratch), console=make_console())
             contest.build()
-            write(say_power(arguments.seeds))
+            if arguments.until is None:
+                write(say_power(arguments.seeds, LEVEL))
+            else:
+                write(say_power(max(arguments.seeds, FEWEST_PAIRS), REPEATED_LEVEL))
             try:
                 for name, file in cases.items():
                     contest.run(

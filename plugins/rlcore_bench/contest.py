@@ -14,6 +14,7 @@ from rlcore.safe_text import visible
 from rlcore_bench.bench_page import METHOD, CaseRuns, bench_page
 from rlcore_bench.duel import Duel, Figures, RunFailed, measure
 from rlcore_bench.measure import RESOURCES, STEPS, Measure, compare_learning, compare_resource, learning_figures
+from rlcore_bench.power import FEWEST_PAIRS, LEVEL, REPEATED_LEVEL
 from rlcore_bench.source_tree import Repository, Version
 from rlcore_bench.tree_environment import build_wheels, find_dists, make_environment
 from rlcore_report.run_record import write_page
@@ -22,7 +23,6 @@ from rlcore_report.series import read_series
 PROGRAM = "timed_case.py"
 MOST_SEEDS = 100
 """Pairs after which `until` gives up."""
-FEWEST_PAIRS = 2
 SIDES = ("theirs", "ours")
 """The older version and the newer one, as sides of a duel."""
 COLOURS = {"better": "green", "same": "dim", "worse": "red"}
@@ -71,7 +71,7 @@ class Contest:
         Args:
             name: the name of the case.
             file: its file.
-            seeds: pairs of runs; with `until`, at least so many.
+            seeds: pairs of runs; with `until`, at least so many, and at least `FEWEST_PAIRS`.
             quick: whether the case is to do less work.
             data: a folder of texts, if there is one.
             until: the relative change of the CPU time that the pairs are to show; more run until they can.
@@ -95,9 +95,10 @@ class Contest:
             },
         )  # fmt: skip
         pairs: list[dict[str, Figures]] = []
+        level = LEVEL if until is None else REPEATED_LEVEL
 
         def is_enough() -> bool:
-            return until is not None and len(pairs) >= seeds and shows(pairs, until)
+            return until is not None and len(pairs) >= seeds and are_enough(pairs, until)
 
         repeats = seeds if until is None else max(seeds, MOST_SEEDS)
         try:
@@ -105,21 +106,23 @@ class Contest:
                 duel, self.folder, scripts=Path(__file__).parent, repeats=repeats, told=self._tell, pairs=pairs,
                 is_enough=is_enough,
             )  # fmt: skip
-            self._compare(name, file, pairs, folders)
+            self._compare(name, file, pairs, folders, level)
         except RunFailed as failure:
             self.failures[name] = self._with_labels(str(failure))
             self._print(f"{name}: {self.failures[name]}", style="red")
         except KeyboardInterrupt:
-            if len(pairs) >= FEWEST_PAIRS:
+            if len(pairs) > 1:
                 self._print(f"{name}: interrupted after {len(pairs)} pairs, which are compared", style="red")
-                self._compare(name, file, pairs, folders)
+                self._compare(name, file, pairs, folders, level)
             raise
-        if until is not None and name not in self.failures and not shows(pairs, until):
+        if until is not None and name not in self.failures and not are_enough(pairs, until):
             self._print(f"{name}: {len(pairs)} pairs cannot show a change of {until:.1%}: the machine is too noisy")
 
-    def _compare(self, name: str, file: Path, pairs: Sequence[dict[str, Figures]], folders: dict[str, Path]) -> None:
+    def _compare(
+        self, name: str, file: Path, pairs: Sequence[dict[str, Figures]], folders: dict[str, Path], level: float
+    ) -> None:
         runs = {side: [folders[side] / str(seed) / "run" for seed in range(len(pairs))] for side in SIDES}
-        self.measures += compare(name, pairs, *(runs[side] for side in SIDES))
+        self.measures += compare(name, pairs, *(runs[side] for side in SIDES), level=level)
         self.cases.append(CaseRuns(name, title_of(file), runs["theirs"], runs["ours"]))
 
     def report(self, file: Path) -> None:
@@ -156,7 +159,12 @@ class Contest:
 
 
 def compare(
-    case: str, pairs: Sequence[dict[str, Figures]], before: Sequence[Path], after: Sequence[Path]
+    case: str,
+    pairs: Sequence[dict[str, Figures]],
+    before: Sequence[Path],
+    after: Sequence[Path],
+    *,
+    level: float = LEVEL,
 ) -> Iterator[Measure]:
     """Yield the measures of a case.
 
@@ -165,6 +173,7 @@ def compare(
         pairs: the figures that `timed_case` printed, by side, for each seed.
         before: the folders of the older version's runs.
         after: those of the newer one's.
+        level: that of the intervals.
 
     Raises:
         RunFailed: a run has no values of its metric.
@@ -178,12 +187,14 @@ def compare(
         found.append([learning_figures(metric, each) for each in series if each is not None])
     for name in pairs[0]["ours"].get("judged", {}):
         columns = ([float(pair[side]["judged"][name]) for pair in pairs] for side in SIDES)
-        yield compare_learning(case, name, *columns, better=better)
+        yield compare_learning(case, name, *columns, better=better, level=level)
     for name in found[0][0]:
-        yield compare_learning(case, name, *([run[name] for run in runs] for runs in found), better=better)
+        columns = ([run[name] for run in runs] for runs in found)
+        yield compare_learning(case, name, *columns, better=better, level=level)
     for name, title in RESOURCES.items():
         if has_figure(pairs, name):
-            yield compare_resource(case, title, *([pair[side][name] for pair in pairs] for side in SIDES))
+            columns = ([float(pair[side][name]) for pair in pairs] for side in SIDES)
+            yield compare_resource(case, title, *columns, level=level)
 
 
 def has_figure(pairs: Sequence[dict[str, Figures]], name: str) -> bool:
@@ -191,10 +202,13 @@ def has_figure(pairs: Sequence[dict[str, Figures]], name: str) -> bool:
     return all(pair[side].get(name) for pair in pairs for side in SIDES)
 
 
-def shows(pairs: Sequence[dict[str, Figures]], change: float) -> bool:
+def are_enough(pairs: Sequence[dict[str, Figures]], change: float) -> bool:
     """Return whether the pairs are so many, and vary so little, that they show a relative change of the CPU time."""
+    if len(pairs) < FEWEST_PAIRS:
+        return False
     name = STEPS if has_figure(pairs, STEPS) else "cpu_s"
-    return compare_resource("", name, *([pair[side][name] for pair in pairs] for side in SIDES)).visible <= change
+    columns = ([float(pair[side][name]) for pair in pairs] for side in SIDES)
+    return compare_resource("", name, *columns, level=REPEATED_LEVEL).visible <= change
 
 
 def title_of(file: Path) -> str:

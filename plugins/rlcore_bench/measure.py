@@ -1,9 +1,9 @@
 """What is compared of two versions: paired differences over seeds, and the words better, same and worse.
 
-A pair is one seed, with which both versions ran. The interval is Student's 95 % interval of the mean of the paired
-differences; of times and memory, of the logarithms of the ratios. A difference counts if the interval excludes 0 and
-the mean difference is at least `FLOOR` of the older version's mean: with many measures, some intervals exclude 0 by
-chance, mostly narrowly. How small a change the pairs could show is computed in `power`.
+A pair is one seed, with which both versions ran. The interval is Student's of the mean of the paired differences, at
+95 % or another `level`; of times and memory, of the logarithms of the ratios. A difference counts if the interval
+excludes 0 and the mean difference is at least `FLOOR` of the older version's mean: with many measures, some intervals
+exclude 0 by chance, mostly narrowly. How small a change the pairs could show is computed in `power`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 import attrs
 
-from rlcore_bench.power import visible_change
+from rlcore_bench.power import LEVEL, quantile, visible_change
 from rlcore_report.series import Series
 from rlcore_report.variants import paired
 
@@ -70,13 +70,14 @@ class Measure:
         return f"{self.visible:.1%}" if self.is_ratio else f"{self.visible:.2g}"
 
 
-def compare_resource(case: str, name: str, before: Sequence[float], after: Sequence[float]) -> Measure:
+def compare_resource(
+    case: str, name: str, before: Sequence[float], after: Sequence[float], *, level: float = LEVEL
+) -> Measure:
     """Compare times or memory by the ratios of pairs; less is better."""
     logs = [[math.log(each) for each in side] for side in (before, after)]
     found = paired(name, "seeds", *logs)
-    change, low, high = (
-        math.expm1(log) for log in (found.mean, found.mean - found.half_width, found.mean + found.half_width)
-    )
+    half, visible = _half_and_visible(level, *logs)
+    change, low, high = (math.expm1(log) for log in (found.mean, found.mean - half, found.mean + half))
     means = _mean(before), _mean(after)
     word = _word(low, high, large=abs(change) >= FLOOR, better="less")
     return Measure(
@@ -89,16 +90,17 @@ def compare_resource(case: str, name: str, before: Sequence[float], after: Seque
         is_ratio=True,
         count=found.count,
         word=word,
-        visible=math.expm1(_visible(*logs)),
+        visible=math.expm1(visible),
     )
 
 
 def compare_learning(
-    case: str, name: str, before: Sequence[float], after: Sequence[float], *, better: Better
+    case: str, name: str, before: Sequence[float], after: Sequence[float], *, better: Better, level: float = LEVEL
 ) -> Measure:
     """Compare a figure of learning by the differences of pairs."""
     found = paired(name, "seeds", before, after)
-    low, high = found.mean - found.half_width, found.mean + found.half_width
+    half, visible = _half_and_visible(level, before, after)
+    low, high = found.mean - half, found.mean + half
     word = _word(low, high, large=abs(found.mean) >= FLOOR * abs(found.a), better=better)
     return Measure(
         case,
@@ -111,7 +113,7 @@ def compare_learning(
         is_ratio=False,
         count=found.count,
         word=word,
-        visible=_visible(before, after),
+        visible=visible,
     )
 
 
@@ -120,10 +122,11 @@ def learning_figures(metric: str, series: Series) -> dict[str, float]:
     return {f"{metric}, last fifth": float(series.late.mean()), f"{metric}, whole run": float(series.known.mean())}
 
 
-def _visible(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return the smallest change that as many pairs with the noise of these would find in 80 of 100 comparisons."""
-    noise = stdev([b - a for a, b in zip(before, after, strict=True)])
-    return visible_change(noise, len(before)) if noise else 0.0
+def _half_and_visible(level: float, before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+    """Return half the width of the interval, and the change that as many pairs find in 80 of 100 comparisons."""
+    noise, count = stdev([b - a for a, b in zip(before, after, strict=True)]), len(before)
+    half = quantile(count, level) * noise / math.sqrt(count)
+    return half, visible_change(noise, count, level) if noise else 0.0
 
 
 def _word(low: float, high: float, *, large: bool, better: Better) -> Word:

@@ -8,8 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from rlcore_bench.contest import are_enough
 from rlcore_bench.measure import compare_resource
-from rlcore_bench.power import found_share, say_power, visible_change
+from rlcore_bench.power import REPEATED_LEVEL, found_share, say_power, visible_change
 
 T_4, T_1 = 2.776, 12.706
 """Quantiles of Student's t at .975 with 4 and 1 degrees of freedom, from a table."""
@@ -45,6 +46,28 @@ def test_versions_slower_by_a_tenth_are_called_worse_as_often_as_said_and_equal_
     worse, called = found["worse"] / 2000, (found["worse"] + found["better"]) / 2000
     assert (called if slowdown == 1 else worse) == pytest.approx(said, abs=0.03)  # standard error at most .011
     assert (worse > 0.8) == (slowdown == 1.1)
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.07])
+def test_pairs_that_are_added_until_they_seem_enough_find_a_difference_of_equal_versions_in_5_of_100_at_most(
+    noise: float,
+) -> None:
+    """The noise is that of a ratio; changes of 5 % are to be seen."""
+    draws = np.random.default_rng(0).normal(0, noise, size=(2000, 60))
+    excluded: Counter[str] = Counter()
+    for logs in draws:
+        ratios = np.exp(logs)
+        pairs = [{"theirs": {"step_cpu_s": 1.0}, "ours": {"step_cpu_s": float(ratio)}} for ratio in ratios]
+        count = next(n for n in range(2, 61) if n == 60 or are_enough(pairs[:n], 0.05))
+        ones = [1.0] * count
+        for name, level in (("once", 0.05), ("repeatedly", REPEATED_LEVEL)):
+            found = compare_resource("c", "s", ones, ratios[:count], level=level)
+            excluded[name] += not found.low <= 0 <= found.high
+        slower = compare_resource("c", "s", ones, 1.05 * ratios[:count], level=REPEATED_LEVEL)
+        excluded["slower"] += slower.word == "worse"
+    assert excluded["repeatedly"] / 2000 <= 0.05  # standard error .005
+    assert excluded["slower"] / 2000 > 0.77
+    assert excluded["once"] > 1.3 * excluded["repeatedly"]
 
 
 def test_the_power_of_a_number_of_seeds_is_said_for_some_amounts_of_noise() -> None:
