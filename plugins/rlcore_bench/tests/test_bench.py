@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import four_views, picture
 from tiny_repository import CASE, commit, git, make_repository, write_code
 
 from rlcore.cli import main
@@ -48,36 +49,38 @@ def left_behind(tmp_path: Path) -> list[Path]:
 def test_a_spoiled_version_is_worse_and_the_page_shows_it(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], browser: Any
 ) -> None:
-    write_code(repository, level=0.2, burn_s=0.5)
+    write_code(repository, step_s=0.05)
+    commit(repository, "Step by step", tag="steady")
+    write_code(repository, level=0.2, step_s=0.1)
     commit(repository, "Make <b>bold</b> updates", tag="spoiled")
     page = tmp_path / "page.html"
-    assert main(["bench", "spoiled", "--against", "good", "--case", "case.py", "--seeds", "3", "--out", str(page)]) == 0
+    argv = ["bench", "spoiled", "--against", "steady", "--case", "case.py", "--seeds", "3", "--out", str(page)]
+    assert main(argv) == 0
     output = capsys.readouterr().out
     found = words(output)
-    assert found["reward/mean last fifth"] == found["reward/mean whole run"] == found["CPU time in"] == "worse"
+    assert found["reward/mean last fifth"] == found["reward/mean whole run"] == "worse"
+    assert found["CPU time in"] == found["CPU time of"] == "worse"
     assert found["peak memory MB"] == "same"
     (peak,) = (line.split()[4] for line in output.splitlines() if "peak memory" in line)
     assert float(peak) < 100  # the program's, which is small, and not that of this process, which imports torch
     assert left_behind(tmp_path) == []
     assert git(repository, "status", "--porcelain") == ""
 
-    shown, problems, requests = browser.new_page(viewport={"width": 1280, "height": 960}), [], []
-    shown.on("console", lambda message: message.type == "error" and problems.append(message.text))
-    shown.on("pageerror", lambda error: problems.append(str(error)))
-    shown.on("request", lambda request: requests.append(request.url))
-    shown.goto(page.as_uri())
-    shown.wait_for_selector(".chart canvas")
-    if folder := os.environ.get("RLCORE_SCREENSHOTS"):
-        shown.screenshot(path=ROOT / folder / "bench.png")  # the test has left the folder of the project
-    assert shown.locator("h1").inner_text() == "spoiled against good"
-    assert "Make <b>bold</b> updates" in shown.locator("#bench").inner_text()
-    assert shown.locator("tr.worse b").all_inner_texts().count("worse") >= 3
-    assert shown.locator("h3").first.inner_text() == "case: Reward"
-    legend = shown.locator(".chart[data-metric='reward/mean'] .legend").inner_text()
-    assert "good, training" in legend
-    assert "spoiled, training" in legend
-    assert (problems, [url for url in requests if not url.startswith(("file:", "data:"))]) == ([], [])
-    shown.close()
+    for number, opened in enumerate(four_views(browser, page.as_uri(), ready=".chart", name="bench")):
+        shown = opened.page
+        shown.locator(".chart").first.scroll_into_view_if_needed()  # charts are drawn when they are in sight
+        shown.wait_for_selector(".chart canvas")
+        if number == 0:
+            shown.set_viewport_size({"width": 1400, "height": 980})
+            shown.evaluate("scrollTo(0, 0)")
+            picture(shown, "bench")
+        assert shown.locator("h1").inner_text() == "spoiled against steady"
+        assert "Make <b>bold</b> updates" in shown.locator("#bench").inner_text()
+        assert shown.locator("tr.worse b").all_inner_texts().count("worse") >= 3
+        assert shown.locator("h3").first.inner_text() == "case: Reward"
+        legend = shown.locator(".chart[data-metric='reward/mean'] .legend").inner_text()
+        assert "steady, training" in legend
+        assert "spoiled, training" in legend
 
 
 def test_equal_versions_are_the_same_and_uncommitted_changes_are_announced(
@@ -255,3 +258,16 @@ def test_rlcore_with_a_sampler_that_attends_to_padding_answers_worse_and_learns_
     assert found["answers that padding"] == "worse"
     assert {word for name, word in found.items() if "loss" in name} == {"same"}
     assert found["peak memory MB"] == "same"
+
+
+@pytest.mark.slow
+def test_rlcore_that_trains_on_prompts_too_answers_worse_however_good_its_own_loss_is(
+    rlcore_tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = rlcore_tree / "plugins/rlcore_transformers/data/samples.py"
+    spoil(samples, "mask = [False] * len(prompt) + chosen[start:]", "mask = [True] * len(prompt + chosen[start:])")
+    assert main(["bench", "--against", "good", "--case", "chat", "--quick", "--seeds", "3"]) == 0
+    found = words(capsys.readouterr().out)
+    assert found["loss of held-out"] == "worse"
+    assert found["loss/total whole run"] == "better"  # the mean of easier tokens
+    assert found["answers that padding"] == found["peak memory MB"] == "same"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from browser import ROOT
 
 from rlcore._version import __version__
@@ -23,19 +25,22 @@ HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x
 HEADLINE = ("reward/mean", "rft/", "policy/ratio_mean")
 
 
-def pictured_runs(root: Path) -> Path:
-    """Return the folder of the runs in the pictures of the docs: RLCORE_PICTURED_RUNS, or made-up ones in `root`.
+def pictured_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder `runs` of the pictures of the docs: RLCORE_PICTURED_RUNS, or made-up ones in `folder`.
 
-    The run of the report is `randomwalks-ppo`; those that are compared begin with `lr-`.
+    It is below the current folder, so that pages show no other path. The run of the report is `randomwalks-ppo`; those
+    that are compared begin with `lr-`.
     """
+    root = folder / "runs"
     if "RLCORE_PICTURED_RUNS" in os.environ:
-        return ROOT / os.environ["RLCORE_PICTURED_RUNS"]
-    make_run(root / "randomwalks-ppo", steps=20)
-    for rate in (1e-4, 5e-4):
-        for seed in range(3):
+        root = ROOT / os.environ["RLCORE_PICTURED_RUNS"]
+    else:
+        make_run(root / "randomwalks-ppo", steps=20)
+        for rate, seed in itertools.product((1e-4, 5e-4), range(3)):
             optimizer = {"optimizer": {"lr": rate}}
             make_run(root / f"lr-{rate}-seed-{seed}", level=1e3 * rate + seed, run={"seed": seed}, trainer=optimizer)
-    return root
+    monkeypatch.chdir(root.parent)
+    return Path(root.name)
 
 
 def make_run(folder: Path, *, steps: int = 40, level: float = 1.0, **sections: Any) -> Path:

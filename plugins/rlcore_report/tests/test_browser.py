@@ -55,8 +55,8 @@ def test_it_shows_the_answer_charts_verdicts_samples_and_options_and_fetches_not
     assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
 
 
-def test_a_report_opens_in_four_views(browser: Any, tmp_path: Path) -> None:
-    address = address_of([pictured_runs(tmp_path / "runs") / "randomwalks-ppo"], tmp_path / "page.html")
+def test_a_report_opens_in_four_views(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = address_of([pictured_runs(tmp_path, monkeypatch) / "randomwalks-ppo"], tmp_path / "page.html")
     for number, opened in enumerate(four_views(browser, address, ready=".chart canvas", name="report")):
         if number == 0:
             picture(opened.page, "report")
@@ -68,8 +68,10 @@ def test_a_report_opens_in_four_views(browser: Any, tmp_path: Path) -> None:
             folded.first.click()
 
 
-def test_a_comparison_of_runs_opens_in_four_views(browser: Any, tmp_path: Path) -> None:
-    runs = sorted(pictured_runs(tmp_path / "runs").glob("lr-*"))
+def test_a_comparison_of_runs_opens_in_four_views(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = sorted(pictured_runs(tmp_path, monkeypatch).glob("lr-*"))
     address = address_of(runs, tmp_path / "page.html")
     for number, opened in enumerate(four_views(browser, address, ready=".chart", name="comparison")):
         page = opened.page
@@ -78,7 +80,7 @@ def test_a_comparison_of_runs_opens_in_four_views(browser: Any, tmp_path: Path) 
         page.wait_for_selector(".chart canvas")
         assert page.locator(".chart .legend").first.inner_text().count("(3 seeds)") >= 2
         if number == 0:
-            page.set_viewport_size({"width": 1400, "height": 1100})
+            page.set_viewport_size({"width": 1400, "height": 1240})
             page.evaluate("scrollTo(0, 0)")
             picture(page, "report-comparison")
 

@@ -180,9 +180,9 @@ def test_every_page_opens_in_four_views(browser: Any, serve: Callable[..., Repor
 
 
 def test_the_list_of_the_docs_opens_in_four_views(
-    browser: Any, serve: Callable[..., ReportServer], tmp_path: Path
+    browser: Any, serve: Callable[..., ReportServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = serve([], roots=[pictured_runs(tmp_path / "runs")])
+    server = serve([], roots=[pictured_runs(tmp_path, monkeypatch)])
     for number, opened in enumerate(four_views(browser, server.url, ready="td.run", name="list")):
         opened.page.locator("td.said.pending").first.wait_for(state="detached", timeout=300_000)
         if number == 0:
