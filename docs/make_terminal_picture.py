@@ -23,7 +23,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-WIDTH = 92
+WIDTH = 96
+"""Columns of the terminal: as many as the longest line of the quick start needs."""
 QUICKSTART = [sys.executable, str(Path(__file__).resolve().parent / "examples" / "randomwalks.py")]
 ERASED = re.compile(r".*\r\x1b\[2K")
 """What a line shows before the terminal erases it."""
@@ -73,10 +74,12 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 
 def draw(lines: Sequence[str]) -> str:
-    """Return an SVG of a terminal that shows lines with colours."""
+    """Return an SVG of a terminal that shows lines with colours, those that are too long on several lines."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     for line in lines:
-        console.print(Text.from_ansi(line), overflow="crop", no_wrap=True)
+        text = Text.from_ansi(line)
+        for part in text.divide(range(WIDTH, len(text), WIDTH)):
+            console.print(part, overflow="crop", no_wrap=True)
     return FONT_FACES.sub("", console.export_svg(title="rlcore"))
 
 

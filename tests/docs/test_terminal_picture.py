@@ -29,6 +29,12 @@ def test_lines_are_those_that_stay_on_the_screen_and_colours_are_kept() -> None:
     assert "@font-face" not in svg
 
 
+def test_a_line_longer_than_the_terminal_goes_on_in_the_next() -> None:
+    svg = make_terminal_picture.draw(["x" * make_terminal_picture.WIDTH + "and all of its end)"])
+    assert texts_of(svg).count("x" * make_terminal_picture.WIDTH) == 1
+    assert "and all of its end)" in texts_of(svg)
+
+
 def test_a_command_that_fails_draws_nothing() -> None:
     with pytest.raises(SystemExit, match="no such graph"):
         make_terminal_picture.printed_by([sys.executable, "-c", "raise SystemExit('no such graph')"])
@@ -39,4 +45,5 @@ def test_the_picture_of_the_readme_shows_both_runs_and_their_table_and_refers_to
     shown = texts_of(svg)
     for text in ("make quickstart", "150/150", "25/25", "after imitation", "optimality over"):
         assert text in shown
+    assert re.search(r"completions.jsonl,\s+checkpoints/\s*\)", shown)  # the longest line is whole
     assert not re.findall(r"(?:href|src)=|url\((?!#)|@import", svg)
