@@ -30,9 +30,11 @@ WARMING = 1.01
 EVALUATED = ("eval/loss", "eval/loss/total", "eval/loss/awac")
 READ = frozenset({
     *KLS, *EVALUATED, "eval/reward/mean", "kl/mean", "loss/total", "loss/policy", "lr", "policy/entropy",
-    "response/length_mean", "reward/mean", "reward/max", "reward/std", "rft/kept",
+    "response/length_mean", "reward/mean", "reward/max", "reward/std", "rft/kept", "distill/agreement",
 })  # fmt: skip
 """The metrics that these rules read."""
+SAME_OUTPUTS = 0.01
+"""Share of the spread of rewards by which evaluations differ at most of which hardly an output has changed."""
 LARGEST_FACTOR, UNKNOWN_FACTOR = 1000.0, 100.0
 """Most by which the learning rate is to be raised at once; and by how much where noise hides what it changes."""
 
@@ -44,7 +46,7 @@ def step_too_small(run: JudgedRun) -> Verdict | None:
     """
     if run.last_step < LEAST_ROUNDS or run.is_timed or _has_no_signal(run) or _is_warming_up(run):
         return None
-    for judge in (_by_loss, _by_kl, _by_reward):
+    for judge in (_by_loss, _by_kl, _by_reward, _by_evaluations):
         found = judge(run)
         if found is not None:
             is_small, factor, evidence = found
@@ -172,14 +174,25 @@ def evaluations_move(run: JudgedRun) -> bool | None:
     return bool(np.ptp(found.known) > 0.1 * (median(highest.known) - median(reward.known[:ENOUGH])))
 
 
+def _by_evaluations(run: JudgedRun) -> tuple[bool, float, str] | None:
+    """Compare the evaluations of a distillation on prompts, whose loss is that of other outputs in each step."""
+    found, spread = run.series("eval/reward/mean", count=2), run.series("reward/std")
+    if found is None or spread is None or "distill/agreement" not in run.metrics or not spread.late.max() > 0:
+        return None
+    if int(found.steps[-1] - found.steps[0]) < LEAST_ROUNDS:
+        return None
+    change = float(np.ptp(found.known))
+    evidence = f"evaluations, which sample with the same random numbers, differ by {change:.2g} in eval/reward/mean"
+    return change <= SAME_OUTPUTS * float(spread.known[0]), UNKNOWN_FACTOR, evidence
+
+
 def _by_loss(run: JudgedRun) -> tuple[bool, float, str] | None:
     loss = run.series("loss/total", count=LEAST_ROUNDS)
     if loss is None or not run.is_supervised or "rft/kept" in run.metrics:
         return None
-    first = initial(loss)
-    if not first > 1e-3:
+    first, found = initial(loss), _of_evaluation(run)
+    if not first > 1e-3 or (found is None and "distill/agreement" in run.metrics):
         return None
-    found = _of_evaluation(run)
     line, error = change_by(loss, run.total_steps)
     name, change, doubt = found if found is not None else ("loss/total", line, 2 * error)
     learns_rows = abs(line) > LEAST_CHANGE * first + 3 * error

@@ -146,3 +146,11 @@ def test_a_loss_of_rows_that_the_policy_samples_may_rise() -> None:
     found = loss_rules.risen(judged(rising))
     assert found is not None
     assert found.level == "bad"
+
+
+@pytest.mark.parametrize(("last", "level"), [(0.5019, "bad"), (0.5021, "good")])
+def test_a_distillation_on_prompts_whose_outputs_stay_the_same_has_too_small_steps(last: float, level: str) -> None:
+    given = {"loss/total": [2.0, 1.9] * 10, "distill/agreement": [0.1] * 20, "reward/std": [0.2] * 20}
+    assert level_of_size({**given, "eval/reward/mean": [0.5, last]}) == level
+    assert level_of_size({**given, "eval/reward/mean": [0.5, last], "reward/std": [0.0] * 20}) is None
+    assert level_of_size({**given, "eval/reward/mean": [0.5, last], "eval/loss": [2.0, 1.5]}) == "good"

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from rlcore_testing.small import EOS, PAD, make_gpt2, make_llama, make_tokenizer
 
@@ -90,3 +90,11 @@ def base_scorer(seed: int) -> Any:
     torch.manual_seed(seed)
     config.num_labels = 1
     return AutoModelForSequenceClassification.from_config(config).eval()
+
+
+def base_classifier(seed: int) -> Any:
+    """Return a model with random weights and two scores for each token."""
+    config = _untrained(seed).config
+    torch.manual_seed(seed)
+    config.num_labels = 2
+    return AutoModelForTokenClassification.from_config(config).eval()

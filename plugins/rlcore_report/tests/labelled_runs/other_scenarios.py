@@ -1,12 +1,13 @@
-"""More runs of the bench: of `distill`, `reinforce`, `ddpo` and the loss `kto`, and defects that come and go."""
+"""More runs of the bench: of trainers that came later and the loss `kto`, and defects that come and go."""
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench_models import LETTERS, teacher
+from bench_models import LETTERS, base_classifier, teacher
 from breakages import Inverted, RateFactor
 from scenarios import (
     STEPS,
@@ -98,7 +99,47 @@ def _painted(lr: float = 2e-3) -> Callable[[int], dict[str, Any]]:
     return make
 
 
+def _stepped(
+    lr: float = 2e-3, wrong: float = 0.0, held_out: float | None = None, **options: Any
+) -> Callable[[int], dict[str, Any]]:
+    """Return runs of a process-reward model: steps of letters before n are correct; a share of the labels is wrong."""
+
+    def rows(numbers: random.Random, count: int, share: float) -> list[dict[str, Any]]:
+        found = []
+        for _ in range(count):
+            correct = [numbers.random() < 0.5 for _ in range(3)]
+            lines = ["".join(numbers.choices(LETTERS[:13] if each else LETTERS[13:], k=5)) for each in correct]
+            labels = [each != (numbers.random() < share) for each in correct]
+            found.append({"prompt": "".join(numbers.choices(LETTERS, k=4)), "completions": lines, "labels": labels})
+        return found
+
+    def make(seed: int) -> dict[str, Any]:
+        shares = (wrong, wrong if held_out is None else held_out)
+        samples, eval_samples = (
+            rows(random.Random(seed + i * 50), count, share)
+            for i, (count, share) in enumerate(zip((512, 128), shares, strict=True))
+        )
+        return {
+            "model": base_classifier(seed), "trainer": options_of("process_reward", lr, batch_size=32, **options),
+            "samples": samples, "eval_samples": eval_samples, "run": {"steps": STEPS[seed]},
+            "eval": {"every": 10, "at_start": True},
+        }  # fmt: skip
+
+    return make
+
+
+def _distilled_on_prompts(lr: float = 2e-3) -> Callable[[int], dict[str, Any]]:
+    def make(seed: int) -> dict[str, Any]:
+        trainer = options_of("distill_prompts", lr, teacher=teacher(seed), batch_size=32)
+        own, held_out = ([row[0] for row in demonstrations(seed)[name]] for name in ("samples", "eval_samples"))
+        return online(trainer, reward_fn=in_order, prompts=own, eval_prompts=held_out)(seed)
+
+    return make
+
+
 OTHER_GOOD = (
+    Scenario(name="process_reward-good", make=_stepped()),
+    Scenario(name="distill_prompts-good", make=_distilled_on_prompts()),
     Scenario(name="distill-good", make=_distilled()),
     Scenario(name="distill-demonstrations", make=_distilled(on_policy=0.0, divergence="forward_kl")),
     Scenario(name="distill-scored", make=_distilled_and_scored()),
@@ -108,6 +149,12 @@ OTHER_GOOD = (
     Scenario(name="ddpo-good", make=_painted()),
 )
 OTHER_BROKEN = (
+    Scenario(name="process_reward-rate-100x", cause=TOO_LARGE, make=_stepped(0.2)),
+    Scenario(name="process_reward-rate-tiny", cause=TOO_SMALL, make=_stepped(1e-8)),
+    Scenario(name="process_reward-chance", cause="labels are noise", make=_stepped(wrong=0.5)),
+    Scenario(name="process_reward-inverted", cause="labels inverted", make=_stepped(wrong=1.0, held_out=0.0)),
+    Scenario(name="distill_prompts-rate-100x", cause=TOO_LARGE, make=_distilled_on_prompts(0.2)),
+    Scenario(name="distill_prompts-rate-tiny", cause=TOO_SMALL, make=_distilled_on_prompts(1e-7)),
     Scenario(name="distill-rate-100x", cause=TOO_LARGE, make=_distilled(0.2)),
     Scenario(name="distill-rate-10x", cause=TOO_LARGE, make=_distilled(2e-2), worse_than="distill-good"),
     Scenario(name="distill-rate-tiny", cause=TOO_SMALL, make=_distilled(1e-7)),
