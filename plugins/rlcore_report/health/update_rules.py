@@ -57,6 +57,8 @@ def gradient(run: JudgedRun) -> Verdict | None:
         "No token counts, or nothing that trains is used: check the mask of chosen tokens, and which parameters are "
         "frozen.",
         causes.NO_GRADIENT, first_step(norm, lambda values: values < 1e-10),
+        *(("data.sample_pipeline", "one whose mask selects the answers") if run.is_supervised else
+          ("model.unfrozen_layers", "null, which trains all layers")),
     )  # fmt: skip
 
 
