@@ -248,18 +248,6 @@ def test_rlcore_with_a_spoiled_optimizer_learns_worse(rlcore_tree: Path, capsys:
 
 
 @pytest.mark.slow
-def test_rlcore_that_trains_on_prompts_too_answers_worse_however_good_its_own_loss_is(
-    rlcore_tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    samples = rlcore_tree / "plugins/rlcore_transformers/data/samples.py"
-    spoil(samples, "mask = [False] * len(prompt) + chosen[start:]", "mask = [True] * len(prompt + chosen[start:])")
-    assert main(["bench", "--against", "good", "--case", "chat", "--seeds", "3"]) == 0
-    found = words(capsys.readouterr().out)
-    assert found["loss of held-out"] == "worse"
-    assert found["answers that padding"] == "same"
-
-
-@pytest.mark.slow
 def test_rlcore_with_a_sampler_that_attends_to_padding_answers_worse_and_learns_the_same(
     rlcore_tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
