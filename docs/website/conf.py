@@ -34,6 +34,7 @@ html_theme = "furo"
 html_title = f"rlcore {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = [("search_words.js", {"defer": "defer"})]  # after the search itself, and before it begins
 html_favicon = "static/logo.svg"
 html_logo = "static/logo.svg"
 html_copy_source = False

@@ -93,13 +93,23 @@ def test_every_page_opens_without_errors_from_one_host(site: Path, tab: Any) -> 
         assert tab.evaluate(OVERFLOW) <= 0, f"{page.name} is wider than the window"
 
 
+IN_OTHER_WORDS = [
+    ("2 gpus", "Several processes and machines"), ("train on 4 GPUs", "Several processes and machines"),
+    ("sampling temperature", "Configuration"), ("own plugin publish", "Publish a plugin"),
+    ("completions of a run", "Run folders"), ("resume after crash", "Resume, extend and move runs"),
+    ("my own reward function", "Data and rewards"), ("run out of memory", "Memory"), ("log to wandb", "Loggers"),
+    ("save the best checkpoint", "Run folders"), ("how do I use LoRA", "Fine-tune a chat model with LoRA"),
+]  # fmt: skip
+"""What people type that is no subject, nor a part of one, with the page that answers it."""
+
+
 @pytest.mark.slow
 def test_search_finds_the_page_of_what_people_look_for_among_the_first_three(tab: Any) -> None:
     wanted = [
         ("conformance kit", "The conformance kit"), ("temperature", "Configuration"), ("completions", "Run folders"),
         ("two GPUs", "Several processes and machines"), ("reward columns", "Data and rewards"),
         ("publish a plugin", "Publish a plugin"), ("KL", "Algorithms"), ("export model", "Run folders"),
-        ("multiple GPUs", "Several processes and machines"), ("tool calls", "Environments and tools"),
+        ("multiple GPUs", "Several processes and machines"), ("tool calls", "Environments and tools"), *IN_OTHER_WORDS,
     ]  # fmt: skip
     for words, title in wanted:
         tab.goto("index.html")
@@ -109,6 +119,11 @@ def test_search_finds_the_page_of_what_people_look_for_among_the_first_three(tab
         found = tab.locator("ul.search > li > a")
         found.nth(2).wait_for()
         assert title in found.all_inner_texts()[:3], words
+
+
+def test_queries_in_other_words_are_no_part_of_a_subject() -> None:
+    words = [word for of_page in subjects.SUBJECTS.values() for word in of_page]
+    assert [query for query, _ in IN_OTHER_WORDS if any(query.lower() in word for word in words)] == []
 
 
 def test_subjects_are_of_pages_that_exist_and_each_leads_to_one() -> None:
