@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import VIEWS, assert_fits, assert_scheme, four_views, watch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "docs"))
@@ -20,8 +21,6 @@ make_site = pytest.importorskip("make_site", reason="Sphinx and its extensions a
 from website import navigation, staging, subjects  # noqa: E402  # needs the path set above
 from website.addresses import docname, pages  # noqa: E402
 from website.markdown_docstrings import translate  # noqa: E402
-
-OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -47,13 +46,10 @@ def address(site: Path) -> Iterator[str]:
 
 @pytest.fixture
 def tab(browser: Any, address: str) -> Iterator[Any]:
-    page = browser.new_page(base_url=address, color_scheme="light", viewport={"width": 1280, "height": 800})
-    faults: list[str] = []
-    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("request", lambda sent: None if sent.url.startswith((address, "data:")) else faults.append(sent.url))
+    page = browser.new_page(base_url=address, color_scheme="light", viewport={"width": 1400, "height": 900})
+    opened = watch(page)
     yield page
-    assert not faults
+    assert (opened.problems, opened.outside) == ([], [])
     page.close()
 
 
@@ -87,10 +83,22 @@ def test_every_page_can_be_reached_from_the_first_by_links_that_readers_see(site
 
 
 @pytest.mark.slow
-def test_every_page_opens_without_errors_from_one_host(site: Path, tab: Any) -> None:
+def test_every_page_opens_without_errors_from_one_host_and_fits_in_four_views(site: Path, tab: Any) -> None:
+    """Each page is loaded once; its width and its scheme follow the browser, and are those of a page loaded anew."""
     for page in sorted(site.rglob("*.html")):
         tab.goto(page.relative_to(site).as_posix())
-        assert tab.evaluate(OVERFLOW) <= 0, f"{page.name} is wider than the window"
+        for width, scheme in (VIEWS[0], VIEWS[1], VIEWS[3], VIEWS[2]):  # one change each
+            tab.set_viewport_size({"width": width, "height": 900})
+            tab.emulate_media(color_scheme=scheme)
+            assert_fits(tab, f"{page.name}, {width} px, {scheme}")
+            assert_scheme(tab, scheme)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["index.html", "runs.html", "api/rlcore.html"])
+def test_a_page_opens_in_four_views(browser: Any, address: str, page: str) -> None:
+    for opened in four_views(browser, address + page, name=f"site-{Path(page).stem}"):
+        assert opened.page.locator("h1").first.is_visible()
 
 
 IN_OTHER_WORDS = [
