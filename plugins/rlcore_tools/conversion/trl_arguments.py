@@ -16,17 +16,20 @@ from rlcore_tools.conversion.trl_rules import (
     convert_group,
     convert_model,
     convert_reference_free,
+    convert_rloo,
     convert_sampler,
     convert_surrogate,
 )
-from rlcore_tools.conversion.trl_teachers import convert_online, convert_teacher
+from rlcore_tools.conversion.trl_teachers import convert_distillation, convert_online, convert_teacher
 from rlcore_tools.synonyms import synonyms
 
 LOSSES = {"exo_pair": "exo", "nca_pair": "nca", "bco_pair": "bco", "sppo_hard": "sppo"}
 _DATA = Path(__file__).with_suffix(".toml")
 """TRL's defaults that change what is learned, by trainer, and arguments that only one trainer has."""
-DERIVED = ("gkd", "online_dpo")
+DERIVED = ("gkd", "online_dpo", "distillation")
 """Trainers whose configurations have arguments of other ones too, beside their own."""
+OF_GKD = ("max_new_tokens", "max_length")
+"""Arguments of GKDConfig that DistillationConfig, which names a teacher too, has not."""
 LORA = {
     "lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout", "lora_target_modules": "target_modules",
     "lora_modules_to_save": "modules_to_save", "use_rslora": "use_rslora", "use_dora": "use_dora",
@@ -50,6 +53,8 @@ def trainer_of(arguments: Mapping[str, Any]) -> str | None:
     losses = arguments.get("loss_type") or []
     names = [str(loss) for loss in (losses if isinstance(losses, list) else [losses])]
     found |= {trainer for trainer, known in _data_of("losses").items() if any(name in known for name in names)}
+    if "distillation" in found and ("sft" in found or any(name in arguments for name in OF_GKD)):
+        found.add("gkd")  # whose configuration is that of sft with a teacher
     derived = next((each for each in DERIVED if each in found), None)  # which have the arguments of others too
     return derived or (found.pop() if len(found) == 1 else None)
 
@@ -61,17 +66,15 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         arguments: as in the file that the option --config of `trl` takes, or of `training_args.to_dict()`.
         trainer: name of the trainer here.
         options: class of its options.
-        method: what TRL has another trainer for, and the trainer here options: `kto`, `cpo`, `orpo` and `rloo`.
+        method: what TRL has another trainer for, and the trainer here options: `kto`, `cpo`, `orpo`,
+            `rloo` and `distillation`.
     """
+    if method == "distill_prompts" and trainer_of(arguments) == "distillation":
+        method = "distillation"
     conversion = Conversion(trainer, options)
     defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
     if method == "rloo":
-        for name, value in (("preset", "rloo"), ("level", "product"), ("norm", "sequence")):
-            conversion.put(f"trainer.{name}", value)
-        if arguments.get("normalize_advantages"):
-            conversion.notes.append(
-                "trainer.scale: batch divides by the deviation of the scores of a round, TRL by that of its advantages"
-            )
+        convert_rloo(conversion, arguments)
     own = _data_of("unused_by").get(method or trainer, {})
     given = {**defaults, **{name: value for name, value in arguments.items() if not _is_default(name, value, own)}}
     counted = {"num_train_epochs"} if {"max_steps", "total_episodes"} & set(arguments) else set[str]()
@@ -85,7 +88,7 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         _batch,
         _length,
         _optimizer,
-        convert_teacher,
+        convert_distillation if method == "distillation" else convert_teacher,
         convert_online,
         _method,
         _files,

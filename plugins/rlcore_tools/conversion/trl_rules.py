@@ -57,9 +57,14 @@ def _convert_bounds(conversion: Conversion, given: dict[str, Any], loss: str) ->
 
 
 def convert_group(conversion: Conversion, given: dict[str, Any]) -> None:
-    """Convert what depends on the reference: its motion, and the ratio in its KL."""
+    """Convert what depends on the reference, its motion and the ratio in its KL, and check the bonus for entropy."""
     if not conversion.has("trainer.sync_ref_every"):
         return
+    norm = conversion.values["trainer"].get("norm", "token")
+    if given.get("entropy_coef") and norm != "token":
+        conversion.notes.append(
+            f"trainer.entropy_coef: the bonus is part of the mean of trainer.norm, {norm}; TRL's is a mean over tokens"
+        )
     moves = given.pop("sync_ref_model", None)
     for name, default in SYNCED.items():
         value = given.pop(name, None)
@@ -134,6 +139,16 @@ def convert_model(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("model.compile", compiler)
 
 
+def convert_rloo(conversion: Conversion, arguments: Mapping[str, Any]) -> None:
+    """Set what makes GRPO the trainer of TRL's RLOOConfig."""
+    for name, value in (("preset", "rloo"), ("level", "product"), ("norm", "sequence")):
+        conversion.put(f"trainer.{name}", value)
+    if arguments.get("normalize_advantages"):
+        conversion.notes.append(
+            "trainer.scale: batch divides by the deviation of the scores of a round, TRL by that of its advantages"
+        )
+
+
 def convert_reference_free(conversion: Conversion, given: dict[str, Any], method: str) -> None:
     """Convert the losses of TRL's CPOConfig and ORPOConfig, which compare no reference."""
     if method == "orpo":
@@ -144,7 +159,9 @@ def convert_reference_free(conversion: Conversion, given: dict[str, Any], method
     if loss == "sigmoid":
         given["loss_type"] = "cpo"
     elif loss == "alphapo" or alpha:
-        conversion.leave("alpha", alpha, "AlphaPO is not implemented; simpo is its limit at alpha = 0")
+        conversion.leave(
+            "alpha", alpha, "few use AlphaPO, and it is not among the losses; simpo, its limit at alpha = 0, is written"
+        )
         given["loss_type"] = "simpo"
     elif loss != "simpo":
         conversion.leave("loss_type", loss, "without a reference there are the losses cpo and simpo; cpo is written")

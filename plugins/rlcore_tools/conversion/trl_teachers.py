@@ -1,4 +1,4 @@
-"""Arguments of TRL's GKDConfig and OnlineDPOConfig whose meaning depends on others."""
+"""Arguments of TRL's GKDConfig, DistillationConfig and OnlineDPOConfig whose meaning depends on others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ def convert_teacher(conversion: Conversion, given: dict[str, Any]) -> None:
     """Convert the divergence of GKD, and the temperatures: TRL's divergence is at 1, and it samples at another."""
     if not conversion.has("trainer.teacher"):
         return
-    beta = given.pop("beta", None)
-    if beta is not None:
-        kind = {0.0: "forward_kl", 1.0: "reverse_kl"}.get(beta, "jsd")
-        conversion.put("trainer.divergence", kind)
-        if kind == "jsd":
-            conversion.put("trainer.beta", beta)
+    _convert_divergence(conversion, given)
     conversion.put("trainer.temperature", 1.0)
     conversion.notes.append("trainer.temperature: is 1, that of TRL's divergence; its temperature is that of sampling")
     conversion.notes.append(
@@ -35,6 +30,30 @@ def convert_teacher(conversion: Conversion, given: dict[str, Any]) -> None:
             "seq_kd", is_sequence, "name --trainer distill_prompts, whose other outputs the teacher samples"
         )
     _convert_dropout(conversion, given)
+
+
+def convert_distillation(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert the divergence of TRL's DistillationTrainer, whose policy samples all outputs.
+
+    Its temperature is that of sampling and of the divergence, as here by default.
+    """
+    _convert_divergence(conversion, given)
+    conversion.put("trainer.on_policy", 1.0)
+    conversion.notes.append(
+        "trainer.name: the file is read as one of DistillationConfig; name --trainer gkd if it is of GKDConfig"
+    )
+    if not given.pop("disable_dropout", None):
+        conversion.notes.append("dropout: there is none here; TRL's default keeps that of the model")
+
+
+def _convert_divergence(conversion: Conversion, given: dict[str, Any]) -> None:
+    beta = given.pop("beta", None)
+    if beta is None:
+        return
+    kind = {0.0: "forward_kl", 1.0: "reverse_kl"}.get(beta, "jsd")
+    conversion.put("trainer.divergence", kind)
+    if kind == "jsd":
+        conversion.put("trainer.beta", beta)
 
 
 def convert_online(conversion: Conversion, given: dict[str, Any]) -> None:

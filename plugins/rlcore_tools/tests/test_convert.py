@@ -239,6 +239,26 @@ def test_the_losses_of_grpo_are_those_of_trl(arguments: dict[str, Any], wanted: 
     check({**found, "name": "grpo"})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "norm"), [({}, None), ({"loss_type": "grpo"}, "sequence"), ({"loss_type": "dr_grpo"}, "constant")]
+)
+def test_the_bonus_for_entropy_is_noted_where_it_is_no_mean_over_tokens(
+    arguments: dict[str, Any], norm: str | None
+) -> None:
+    conversion = convert_trl({**arguments, "entropy_coef": 0.01}, "grpo", options_of("grpo"))
+    assert conversion.values["trainer"]["entropy_coef"] == 0.01
+    notes = [line for line in conversion.notes if line.startswith("trainer.entropy_coef")]
+    said = f"trainer.entropy_coef: the bonus is part of the mean of trainer.norm, {norm}; TRL's is a mean over tokens"
+    assert notes == ([] if norm is None else [said])
+    assert not convert_trl(arguments, "grpo", options_of("grpo")).left
+
+
+def test_the_number_of_answers_in_evaluations_is_converted() -> None:
+    conversion = convert_trl({"num_generations_eval": 4}, "grpo", options_of("grpo"))
+    assert conversion.values["eval"]["samples"] == 4
+    assert not conversion.left
+
+
 def check(trainer: dict[str, Any]) -> None:
     """Check that the trainer's options go together."""
     options = {name: value for name, value in trainer.items() if name != "name"}
@@ -354,7 +374,7 @@ def test_the_trainer_must_be_named_where_arguments_fit_several(tmp_path: Path, c
     (tmp_path / "any.yaml").write_text("learning_rate: 1.0e-5\nmodel_name_or_path: gpt2\n", encoding="utf-8")
     with pytest.raises(SystemExit):
         main(["convert", str(tmp_path / "any.yaml")])
-    said = "fits several trainers: name one with --trainer (cpo, distill_prompts, dpo, gkd, grpo, "
+    said = "fits several trainers: name one with --trainer (cpo, distill_prompts, distillation, dpo, gkd, grpo, "
     said += "kto, online_dpo, orpo, ppo, reward, rloo, sft)"
     assert said in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "any.yaml"), "--trainer", "dpo"]) == 0

@@ -1,4 +1,4 @@
-"""`rlcore convert` of the arguments of TRL's GKDConfig and OnlineDPOConfig."""
+"""`rlcore convert` of the arguments of TRL's GKDConfig, DistillationConfig and OnlineDPOConfig."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ GKD = {
     "model_name_or_path": "gpt2", "teacher_model_name_or_path": "gpt2-large", "lmbda": 0.3, "beta": 0.7,
     "max_new_tokens": 16, "dataset_name": "org/rows", "max_steps": 10, "gradient_accumulation_steps": 2,
     "disable_dropout": True, "seq_kd": False,
+}  # fmt: skip
+DISTILLATION = {
+    "model_name_or_path": "gpt2", "teacher_model_name_or_path": "gpt2-large", "max_completion_length": 256,
+    "beta": 1.0, "learning_rate": 1e-6, "dataset_name": "org/prompts", "max_steps": 10,
+    "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "remove_unused_columns": False,
 }  # fmt: skip
 ONLINE = {
     "model_name_or_path": "gpt2", "reward_model_path": "org/judge", "beta": [0.2], "max_length": 300,
@@ -69,6 +74,34 @@ def test_outputs_of_the_teacher_are_of_the_trainer_that_takes_prompts(tmp_path: 
     assert "Not converted" not in text
 
 
+@pytest.mark.parametrize("flags", [
+    [], ["--trainer", "distillation"], ["--trainer", "DistillationTrainer"], ["--trainer", "distill_prompts"],
+])  # fmt: skip
+def test_the_arguments_of_distillation_become_those_of_outputs_of_the_policy_alone(
+    tmp_path: Path, flags: list[str]
+) -> None:
+    values, text = converted(tmp_path, DISTILLATION, *flags)
+    optimizer = values["trainer"].pop("optimizer")
+    assert optimizer["lr"] == 1e-6
+    assert values["trainer"] == {
+        "name": "distill_prompts", "teacher": "gpt2-large", "on_policy": 1.0, "divergence": "reverse_kl",
+        "batch_size": 8, "micro_batch_size": 4,
+    }  # fmt: skip
+    assert values["gen"] == {"max_new_tokens": 256, "temperature": 1.0}  # the divergence has the temperature of gen
+    assert values["data"] == {"prompts": "org/prompts"}
+    assert values["run"]["steps"] == 10
+    assert "Not converted" not in text
+    assert "Check: dropout: there is none here; TRL's default keeps that of the model" in text
+
+
+def test_a_temperature_of_distillation_is_that_of_sampling_and_of_the_divergence(tmp_path: Path) -> None:
+    values, text = converted(tmp_path, {**DISTILLATION, "temperature": 0.7, "beta": 0.3, "disable_dropout": True})
+    assert values["gen"]["temperature"] == 0.7
+    assert "temperature" not in values["trainer"]
+    assert (values["trainer"]["divergence"], values["trainer"]["beta"]) == ("jsd", 0.3)
+    assert "dropout" not in text
+
+
 def test_the_arguments_of_online_dpo_become_options(tmp_path: Path) -> None:
     values, text = converted(tmp_path, ONLINE)
     optimizer = values["trainer"].pop("optimizer")
@@ -89,6 +122,7 @@ def test_the_arguments_of_online_dpo_become_options(tmp_path: Path) -> None:
     ({**GKD, "disable_dropout": False}, "disable_dropout = False: trainer 'distill' never uses dropout"),
     ({**GKD, "packing": True}, "packing = True: batches run without padding"),
     ({**GKD, "teacher_model_init_kwargs": {"dtype": "bfloat16"}}, "the teacher has the dtype of the model"),
+    ({**GKD, "teacher_model_revision": "v2"}, "teacher_model_revision = v2: download that revision (`hf download"),
 ])  # fmt: skip
 def test_what_has_no_counterpart_is_named_with_the_reason(
     tmp_path: Path, arguments: dict[str, Any], reason: str
@@ -102,8 +136,17 @@ def test_the_trainer_follows_from_arguments_that_only_one_has() -> None:
     assert trainer_of({"reward_model_path": "x"}) == "online_dpo"
 
 
+@pytest.mark.parametrize(("more", "trainer"), [
+    ({}, "distillation"), ({"max_completion_length": 256}, "distillation"), ({"beta": 1.0}, "distillation"),
+    ({"max_new_tokens": 64}, "gkd"), ({"max_length": 512}, "gkd"), ({"packing": False}, "gkd"), ({"lmbda": 1.0}, "gkd"),
+])  # fmt: skip
+def test_a_teacher_is_of_distillation_unless_an_argument_is_of_gkd_alone(more: dict[str, Any], trainer: str) -> None:
+    assert trainer_of({"teacher_model_name_or_path": "gpt2-large", **more}) == trainer
+
+
 @pytest.mark.parametrize(("method", "trainer", "defaults"), [
     ("gkd", "distill", {"lmbda": 0.5, "beta": 0.5, "temperature": 0.9, "max_new_tokens": 128, "max_length": 1024}),
+    ("distillation", "distill_prompts", {"beta": 1.0, "temperature": 1.0, "max_completion_length": 512}),
     ("online_dpo", "online_dpo", {"beta": 0.1, "temperature": 0.9, "max_new_tokens": 64, "max_length": 512}),
 ])  # fmt: skip
 def test_defaults_of_trl_are_written(method: str, trainer: str, defaults: dict[str, Any]) -> None:
