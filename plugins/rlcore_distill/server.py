@@ -12,6 +12,7 @@ from torch import Tensor
 from rlcore.errors import ConfigError, ModelError
 from rlcore.types import Trajectories
 from rlcore_distill.config import ServerOptions
+from rlcore_distill.vocabulary import check_texts
 
 try:
     from rlcore_vllm.openai_config import OpenAIConfig
@@ -55,9 +56,10 @@ class ServerLogprobs:
         Raises:
             EngineError: the server does not answer.
             ConfigError: the server has another tokenizer, or refuses the key or the model.
-            DataError: the server refuses a sequence.
+            DataError: the server refuses a sequence, or a prompt shows an image.
             ModelError: an answer has no log-probs of the prompt, or fewer than were requested.
         """
+        check_texts(part, self._tokenizer, f"{SECTION}.url")
         rows = [i for i, count in enumerate(part.num_actions.tolist()) if count]
         sequences = {i: part.tokens[i][part.mask[i]].tolist() for i in rows}
         bodies = [self._body(sequences[i]) for i in rows]

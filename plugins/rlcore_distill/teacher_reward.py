@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from rlcore.errors import ConfigError, DataError
 from rlcore.training import eval_mode
@@ -14,10 +15,12 @@ from rlcore.types import Trajectories
 from rlcore_distill.config import TeacherRewardConfig
 from rlcore_distill.vocabulary import check_same_tokens
 from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.kind import declared
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
 
 Message = Mapping[str, Any]
+SEES = "take the trainer distill or distill_prompts, whose teacher sees the images"
 
 
 class TeacherReward:
@@ -87,6 +90,11 @@ class TeacherReward:
         rows: dict[int, tuple[list[int], list[bool]]] = {}
         for i, (prompt, output) in enumerate(zip(prompts, output_tokens, strict=True)):
             before = self._tokens_of(prompt, messages[i])
+            if len(before) and max(before) >= size:
+                raise DataError(
+                    f"reward 'teacher': the prompt {prompt[:80]!r} shows an image, and this teacher reads texts alone: "
+                    f"{SEES}"
+                )
             if len(output) and max(output) < size:
                 rows[i] = [*before, *output], [False] * len(before) + [True] * len(output)
         found = self._scored(rows)
@@ -146,6 +154,12 @@ class TeacherReward:
 
 
 def _load(config: TeacherRewardConfig) -> ModelPolicy:
+    about = declared(config.path)
+    if hasattr(about, "vision_config") and type(about) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ConfigError(
+            f"teacher.path = {config.path!r}: is a model of texts and images ({type(about).__name__}), and the reward "
+            f"'teacher' scores texts alone: {SEES}, or name a model of texts"
+        )
     policy = build_causal_lm(config.path, CausalLMConfig(dtype=config.dtype))
     policy.to(_device(config.device))
     policy.module.eval()
@@ -162,4 +176,6 @@ def _device(name: str) -> torch.device:
     if os.environ.get("ACCELERATE_USE_CPU") or not torch.accelerator.is_available():
         return torch.device("cpu")
     kind = torch.accelerator.current_accelerator()
-    return torch.device("cpu" if kind is None else kind.type, int(os.environ.get("LOCAL_RANK", "0")))
+    if kind is None or kind.type == "mps":  # on which no run is either (docs/gpus.md)
+        return torch.device("cpu")
+    return torch.device(kind.type, int(os.environ.get("LOCAL_RANK", "0")))

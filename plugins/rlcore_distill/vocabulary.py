@@ -41,7 +41,9 @@ def table_size(policy: Any) -> int:
 
 
 def check_tokens(batch: Trajectories, size: int, whose: str) -> None:
-    """Check that a model has every token of some sequences, of which its table may have fewer rows than another's.
+    """Check that a model has every chosen token of some sequences; its table may have fewer rows than another's.
+
+    The other tokens are the tokenizer's, or stand for images, which both models read.
 
     Args:
         batch: the sequences.
@@ -51,12 +53,32 @@ def check_tokens(batch: Trajectories, size: int, whose: str) -> None:
     Raises:
         DataError: it lacks one.
     """
-    highest = int(batch.tokens.max()) if size else -1
+    chosen = batch.tokens[batch.action_mask]
+    highest = int(chosen.max()) if size and len(chosen) else -1
     if highest >= size:
         raise DataError(
             f"a sequence has token {highest}, which {whose} does not have: its table has {size} rows. The token is "
             "none of the tokenizer's, but one of the rows with which the table of the other model, which sampled it, "
             "is padded: remove these rows by model.resize_token_embeddings(len(tokenizer))"
+        )
+
+
+def check_texts(batch: Trajectories, tokenizer: Any, option: str) -> None:
+    """Check that some sequences show no images, whose tokens are none of the tokenizer's.
+
+    Args:
+        batch: the sequences.
+        tokenizer: the policy's.
+        option: the option that names what reads texts only, for the message.
+
+    Raises:
+        DataError: one shows an image.
+    """
+    given = batch.tokens[batch.mask & ~batch.action_mask]
+    if len(given) and int(given.max()) > max(tokenizer.get_vocab().values()):
+        raise DataError(
+            f"{option}: a prompt shows an image, and a server is sent texts alone: name the teacher's folder or hub id "
+            "as trainer.teacher"
         )
 
 

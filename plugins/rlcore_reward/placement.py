@@ -31,4 +31,6 @@ def _device(name: str) -> torch.device:
     if os.environ.get("ACCELERATE_USE_CPU") or not torch.accelerator.is_available():
         return torch.device("cpu")
     kind = torch.accelerator.current_accelerator()
-    return torch.device("cpu" if kind is None else kind.type, int(os.environ.get("LOCAL_RANK", "0")))
+    if kind is None or kind.type == "mps":  # on which no run is either (docs/gpus.md)
+        return torch.device("cpu")
+    return torch.device(kind.type, int(os.environ.get("LOCAL_RANK", "0")))
