@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -18,7 +17,6 @@ from rlcore.loggers.terminal import make_console, make_list
 from rlcore.plugins.checks import preserve_process_state
 from rlcore.plugins.discovery import Discovery, Plugin, State
 from rlcore.plugins.registry import all_registries
-from rlcore.plugins.unknown_names import LINE_WIDTH
 
 SCHEMA = 1
 Failed = Mapping[Plugin, Sequence[str]]
@@ -86,12 +84,11 @@ def print_plugins(discovery: Discovery, failed: Failed = NONE) -> None:
     Below these are the errors of its components in `failed`.
     """
     console, table = make_console(), make_list("plugin", "version", "state", "components")
+    if console.is_terminal:
+        table.padding = (0, 1, 0, 0)  # narrow terminals have room for a long name and its comma
     for plugin in discovery.plugins:
         state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
-        first, *others = [
-            textwrap.fill(f"{kind}: {', '.join(names)}", LINE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-            for kind, names in plugin.component_names.items()
-        ] or [""]
+        first, *others = [f"{kind}: {', '.join(names)}" for kind, names in plugin.component_names.items()] or [""]
         table.add_row(plugin.dist, plugin.version, state, Text(first))
         for components in others:
             table.add_row("", "", "", Text(components))

@@ -14,6 +14,7 @@ from report_runs import write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.cli import main
+from rlcore.plugins.registry import all_registries
 
 
 class Terminal(io.StringIO):
@@ -63,6 +64,18 @@ def test_no_line_is_wider_than_the_terminal_and_texts_have_room(
     options = on_terminal(monkeypatch, width, "show", "gen")
     assert re.search(r"^max_new_tokens: int.*default \d+", options, re.MULTILINE)
     assert max(len(line.strip()) for line in options.splitlines()) > width / 2  # meanings are no thin column
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_components_are_listed_in_lines_that_end_after_a_name_and_its_comma(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    lines = on_terminal(monkeypatch, width, "list-plugins").splitlines()
+    cells = [line[lines[0].index("components") :].rstrip() for line in lines]
+    assert not [cell for cell in cells if cell.startswith((",", " "))]
+    named = {name for cell in cells for name in re.findall(r"[\w-]+", cell)}
+    assert {name for plugin in all_registries().discovery.plugins for each in plugin.component_names.values()
+            for name in each} <= named  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["rollouts", "mine"], ["list-plugins"], ["show", "gen"]], ids=lambda words: words[0])
