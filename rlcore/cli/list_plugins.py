@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from rlcore.loggers.terminal import make_console, make_list
 from rlcore.plugins.checks import preserve_process_state
 from rlcore.plugins.discovery import Discovery, Plugin, State
 from rlcore.plugins.registry import all_registries
+from rlcore.plugins.unknown_names import LINE_WIDTH
 
 SCHEMA = 1
 Failed = Mapping[Plugin, Sequence[str]]
@@ -79,16 +81,16 @@ def _plugins_of(file: Path | None) -> AbstractContextManager[None]:
 
 
 def print_plugins(discovery: Discovery, failed: Failed = NONE) -> None:
-    """Print one row per plugin and kind of component, then the reason why it is not ok, and deprecation remarks.
-
-    Below these are the errors of its components in `failed`.
-    """
+    """Print a row per plugin and kind of component, why it is not ok, its remarks, and the errors in `failed`."""
     console, table = make_console(), make_list("plugin", "version", "state", "components")
-    if console.is_terminal:
-        table.padding = (0, 1, 0, 0)  # narrow terminals have room for a long name and its comma
+    # On a terminal, rich breaks the lines, and narrow ones have room for a long name and its comma.
+    width, table.padding = (9999, (0, 1, 0, 0)) if console.is_terminal else (LINE_WIDTH, table.padding)
     for plugin in discovery.plugins:
         state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
-        first, *others = [f"{kind}: {', '.join(names)}" for kind, names in plugin.component_names.items()] or [""]
+        first, *others = [
+            textwrap.fill(f"{kind}: {', '.join(names)}", width, subsequent_indent="  ", break_on_hyphens=False)
+            for kind, names in plugin.component_names.items()
+        ] or [""]
         table.add_row(plugin.dist, plugin.version, state, Text(first))
         for components in others:
             table.add_row("", "", "", Text(components))
