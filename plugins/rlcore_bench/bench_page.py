@@ -21,7 +21,7 @@ from rlcore_report.variants import Variant
 METHOD = (
     "The versions ran alternately, each run in a process of its own with one thread. A pair is one seed; the "
     "interval is Student's 95 % interval of the mean paired difference, of times and memory on the logarithms of the "
-    "ratios; with `--until`, the 97.5 % interval, as pairs are added "
+    "ratios; with --until, the 97.5 % interval, as pairs are added "
     "until they seem enough. A difference counts if its interval excludes 0 and it is at least 1 %."
 )
 
