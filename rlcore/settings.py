@@ -28,9 +28,9 @@ class SamplingConfig:
         1.0, "sample from the most likely tokens whose probabilities add up to at least this; 1: from all", gt=0, le=1,
         source="arXiv:1904.09751",
     )  # fmt: skip
-    beta: float = option(
-        0.0, "weight of the Q-heads' advantages, which are added to the log-probs before temperature and truncation; "
-        "needs a policy with Q-heads", gt=-INFINITE, lt=INFINITE, source="arXiv:2206.11871",
+    beta: float | None = option(
+        None, "weight of the Q-heads' advantages, which are added to the log-probs before temperature and truncation; "
+        "null: 0, or the trainer's own default (ilql: 16)", gt=-INFINITE, lt=INFINITE, source="arXiv:2206.11871",
     )  # fmt: skip
     stop_sequences: tuple[str, ...] = option(
         (), "strings that end a continuation; removed from the text that reward functions receive"
@@ -52,7 +52,7 @@ class SamplingConfig:
     @property
     def is_plain(self) -> bool:
         """Whether tokens are sampled from softmax(logits / temperature), without truncation, advantages or argmax."""
-        return self.temperature > 0 and (self.top_k, self.top_p, self.min_new_tokens, self.beta) == (0, 1.0, 0, 0.0)
+        return self.temperature > 0 and (self.top_k, self.top_p, self.min_new_tokens, self.beta or 0) == (0, 1, 0, 0)
 
 
 @config

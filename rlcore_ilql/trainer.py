@@ -24,6 +24,7 @@ class ILQLTrainer:
     needs = ("samples", "rewards")
     default_for = ("samples", "rewards")
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+    default_beta = 16.0  # of Wordle in the published code of Snell et al. 2022, arXiv:2206.11871
     headline = ("loss/total", "loss/q", "loss/v", "loss/cql", "loss/awac")
     workload = staticmethod(workload)
 

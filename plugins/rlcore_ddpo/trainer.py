@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.config import unstructure
+from rlcore.config import evolve, unstructure
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.settings import SamplingConfig
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def warn_of_unused(gen: SamplingConfig) -> None:
     """Warn of options of `gen` that have no effect on images: all but `batch_size`."""
-    plain, default = unstructure(gen), unstructure(SamplingConfig())
+    plain, default = (unstructure(evolve(each, beta=each.beta or 0.0)) for each in (gen, SamplingConfig()))
     unused = [name for name, value in plain.items() if name != "batch_size" and value != default[name]]
     if unused:
         get_logger("ddpo").warning("options of gen have no effect on images", options=unused)

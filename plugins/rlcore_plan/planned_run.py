@@ -100,6 +100,8 @@ def build_subject(
     component, options = chosen.trainer.component, chosen.trainer.options
     trainer: Any = component.target()
     check_declared(component, trainer)
+    if settings.gen.beta is None:
+        settings = evolve(settings, gen=evolve(settings.gen, beta=getattr(trainer, "default_beta", 0.0)))
     is_text = _is_text(chosen, trainer)
     inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision"), is_text))
     inputs.require(component.name, trainer.needs)

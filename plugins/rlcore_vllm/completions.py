@@ -139,7 +139,7 @@ def check_options(sampling: SamplingConfig, extra: Sequence[str], where: str = "
     """
     if sampling.beta:
         raise ConfigError(
-            f"{where}.beta = {sampling.beta:g}: a server has no Q-heads; leave beta at 0, or use sampler: default"
+            f"{where}.beta = {sampling.beta:g}: a server has no Q-heads; set beta to 0, or use sampler: default"
         )
     if "" in sampling.stop_sequences:
         raise ConfigError(f"{where}.stop_sequences: '' would end every continuation; remove it")

@@ -199,7 +199,7 @@ def check_sampling(sampling: SamplingConfig, where: str = "gen", options: TokenO
         )
     if sampling.beta:
         raise ConfigError(
-            f"{where}.beta = {sampling.beta:g}: a vLLM server has no Q-heads; leave beta at 0, or use sampler: default"
+            f"{where}.beta = {sampling.beta:g}: a vLLM server has no Q-heads; set beta to 0, or use sampler: default"
         )
     if 0 < sampling.temperature < LEAST_TEMPERATURE:
         raise ConfigError(

@@ -44,6 +44,7 @@ class Trainer(Protocol):
     * `off_policy`: True if the loss is right for samples of any distribution, such as that of imitating the best ones.
       A sampler of another model than the policy, such as `openai`, refuses a trainer that needs prompts without it.
     * `scores_samples`: True if reward functions score outputs to the prompts of `samples`, whose columns they receive.
+    * `default_beta`: the value of `gen.beta` where the user sets none, for a policy with Q-heads; 0 if left out.
     * `upcoming`: a method `upcoming(steps)` that returns the arguments of the next calls of `run.rollout`, with which
       `run.asynchronous` samples rounds ahead.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -96,15 +96,14 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     ranks.on_main(lambda: check_functions(settings, inputs, chosen))
     plugins = chosen.plugins | optimizers.plugins | versions_of(observers.plugins | wrapping.plugins)
     trainer_type: Any = chosen.trainer.component.target()
-    settings = _with_budget(settings, trainer_type.default_budget)
-    resolved = _resolve(settings, inputs, chosen)
-    agree_on_configuration(ranks, resolved)
+    settings = _resolve(_with_defaults(settings, trainer_type), inputs, chosen)
+    agree_on_configuration(ranks, settings)
     agree_on_weights(ranks, inputs.model)
     with ExitStack() as undo_claim, ExitStack() as close_components:
         name, headline = chosen.trainer.component.name, tuple(getattr(trainer_type, "headline", ()))
-        place = undo_claim.enter_context(claim(resolved, ranks, plugins, name, _notes(inputs.objects, headline)))
+        place = undo_claim.enter_context(claim(settings, ranks, plugins, name, _notes(inputs.objects, headline)))
         seed_everything(settings.run.seed)
-        run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers, headline)
+        run = _build_run(settings, inputs, chosen, optimizers, ranks, place, observers, headline)
         close_components.callback(run.closing.held.close)
         trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
@@ -137,8 +136,7 @@ def _check(
     """Choose the components and check every option and input; the errors of all sections are raised together."""
     chosen = choose(settings, inputs, where, wrapping, problems)
     trainer = cast("Choice | None", chosen.trainer)  # None after an error
-    options = None if trainer is None else trainer.options
-    optimizers = problems.attempt(Optimizers, options, Chooser(where, wrapping, problems))
+    optimizers = problems.attempt(Optimizers, trainer and trainer.options, Chooser(where, wrapping, problems))
     problems.attempt(list, eval_samplings(settings.gen, settings.eval.gen))  # each raises what is wrong with it
     if (repo := settings.run.push_to_hub) is not None:
         problems.attempt(lambda: find_uploader(repo, where).check(repo, where))
@@ -225,11 +223,12 @@ def _build_run(
     return run
 
 
-def _with_budget(settings: TrainConfig, default: Mapping[str, Any]) -> TrainConfig:
-    run = settings.run
+def _with_defaults(settings: TrainConfig, trainer_type: Any) -> TrainConfig:
+    run, beta = settings.run, settings.gen.beta
     if run.steps is None and run.epochs is None and run.time_s is None:
-        return evolve(settings, run=evolve(run, **default))
-    return settings
+        run = evolve(run, **trainer_type.default_budget)
+    beta = getattr(trainer_type, "default_beta", 0.0) if beta is None else beta
+    return evolve(settings, run=run, gen=evolve(settings.gen, beta=beta))
 
 
 def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConfig:

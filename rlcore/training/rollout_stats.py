@@ -104,7 +104,7 @@ def warn_of_bias(run: Run) -> None:
         "gen.top_k": gen.top_k > 0,
         "gen.top_p": gen.top_p < 1,
         "gen.min_new_tokens": gen.min_new_tokens > 0,
-        "gen.beta": gen.beta != 0,
+        "gen.beta": bool(gen.beta),
         "logit_mask": run.data.inputs.logit_mask is not None,
         "sampler": not getattr(run.sampling.sampler, "draws_from_policy", True),
     }
