@@ -30,7 +30,7 @@ class SamplingConfig:
     )  # fmt: skip
     beta: float | None = option(
         None, "weight of the Q-heads' advantages, which are added to the log-probs before temperature and truncation; "
-        "null: 0, or the trainer's own default (ilql: 16)", gt=-INFINITE, lt=INFINITE, source="arXiv:2206.11871",
+        "null: 0, or the trainer's own default", gt=-INFINITE, lt=INFINITE, source="arXiv:2206.11871",
     )  # fmt: skip
     stop_sequences: tuple[str, ...] = option(
         (), "strings that end a continuation; removed from the text that reward functions receive"

@@ -55,8 +55,8 @@ class ILQLConfig(BatchOptions):
     )
     awac_coef: float = option(1.0, "weight of the AWAC term, which trains the policy itself", ge=0, source=NAIR)
     awac_beta: float = option(
-        0.0, "tokens are imitated with weight exp(beta * advantage); 0 weighs all alike (sampling has gen.beta)",
-        ge=0, source=NAIR,
+        0.0, "tokens are imitated with weight exp(beta * advantage); 0 weighs all alike (sampling has gen.beta, "
+        "16 by default)", ge=0, source=NAIR,
     )  # fmt: skip
     num_q_heads: int = option(2, "number of Q-heads; targets use the minimum over them", ge=1, source=SNELL)
     target_rate: float = option(

@@ -13,6 +13,17 @@ REST = "Gulcehre et al. 2023, arXiv:2308.08998"
 
 
 @config
+class RFTOptimizer(OptimizerConfig):
+    """The optimizer of RFT; other options than `lr` have their usual defaults."""
+
+    lr: float | None = option(
+        5e-5, "learning rate after warm-up; null: follows the size of the model (docs/training.md)", gt=0,
+        lt=float("inf"), source="chosen here: that of sft, since each improve step imitates",
+    )  # fmt: skip
+    published = (5e-5, 110e6)  # as of sft
+
+
+@config
 class RFTConfig(BatchOptions):
     """Reward-ranked fine-tuning: imitate the responses that scored best among those to the same prompt."""
 
@@ -38,7 +49,7 @@ class RFTConfig(BatchOptions):
     )
     batch_size: int = option(32, "responses of one optimizer step, on all ranks together", ge=1, unit="sequences")
     optimizer: OptimizerConfig = option(
-        OptimizerConfig(lr=5e-5), "optimizer; the learning-rate schedule advances equally in each improve step"
+        RFTOptimizer(), "optimizer; the learning-rate schedule advances equally in each improve step"
     )
     dropout: bool = option(True, "dropout as in the model's configuration; false disables it")
 

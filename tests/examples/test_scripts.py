@@ -64,6 +64,32 @@ def test_randomwalks_rft_prints_its_result_and_the_number_of_samples(run: Callab
     assert after["eval/cpu_s"] > before["eval/cpu_s"] > 0
 
 
+@pytest.mark.parametrize("trainer", ["ilql", "rloo"])
+def test_the_example_of_defaults_prints_the_reward_before_and_after(
+    trainer: str, run: Callable[..., str], tmp_path: Path
+) -> None:
+    said = run(EXAMPLES / "defaults.py", trainer, "--epochs", "1", "--steps", "1", "--out", "runs")
+    found = re.search(rf"{trainer}, graph 7, seed 0: (0\.\d\d\d) before, (0\.\d\d\d) after 1 steps", said)
+    assert found is not None
+    lines = (tmp_path / f"runs/defaults-{trainer}/metrics.jsonl").read_text().splitlines()
+    rewards = [row["eval/reward/mean"] for row in map(json.loads, lines) if "eval/reward/mean" in row]
+    assert [f"{reward:.3f}" for reward in rewards] == list(found.groups())
+    rate = next(row["lr"] for row in map(json.loads, lines) if "lr" in row)
+    assert rate == pytest.approx({"ilql": 4.5e-4, "rloo": 6.8e-5}[trainer], rel=0.05)
+
+
+def test_pairs_of_the_example_of_defaults_prefer_the_better_walk_from_the_same_start() -> None:
+    from defaults import NUM_PAIRS, pairs_of
+    from walks import RandomWalks
+
+    graph = RandomWalks(7)
+    pairs = pairs_of(graph.walks, graph)
+    assert len(pairs) == NUM_PAIRS
+    for pair in pairs[:500]:
+        better, worse = (graph.optimality(pair["prompt"] + pair[name]) for name in ("chosen", "rejected"))
+        assert better > worse
+
+
 def test_the_configuration_files_train_like_the_scripts(run: Callable[..., str], tmp_path: Path) -> None:
     for name in ("walks.py", "randomwalks_sft.yaml", "randomwalks_ppo.yaml", "randomwalks_grpo.yaml"):
         shutil.copy(EXAMPLES / name, tmp_path)

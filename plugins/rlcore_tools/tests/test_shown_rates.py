@@ -52,6 +52,21 @@ def test_a_fixed_rate_is_shown_with_its_source_and_the_rule_for_null(capsys: pyt
     assert "optimizer.lr = 1e-06, the default: for every model" in shown(capsys, "online_dpo").splitlines()
 
 
+@pytest.mark.parametrize(
+    ("trainer", "source"),
+    [("sft", "default of transformers; Devlin et al. 2019, arXiv:1810.04805, appendix A.3"), ("rft", "chosen here")],
+)
+def test_imitation_has_a_source_and_a_rule_that_agree_with_its_fixed_rate(
+    trainer: str, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(capsys, trainer).splitlines()
+    assert source in next(line for line in lines if line.startswith("optimizer.lr "))
+    assert lines[-5] == "optimizer.lr = 5e-05, the default: for every model"
+    assert lines[-4].startswith("optimizer.lr = null: 5e-05 * sqrt(1.1e+08 / N) for N parameters")
+    # 5e-5 * sqrt(110 / 1.5) = 4.28e-4; the rate is never below the published one
+    assert lines[-3] == "  weights: 0.00043 for 1.5e+06, 5e-05 for 1.24e+08, 5e-05 for 5e+08, 5e-05 for 7e+09"
+
+
 def test_rates_are_in_the_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     (options,) = json.loads(shown(capsys, "ilql", "--json"))["shown"]
     (rate,) = options["learning_rates"]
