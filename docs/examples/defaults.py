@@ -1,6 +1,6 @@
 """Learn the random walks with the defaults of a trainer, and print the mean reward before and after.
 
-    python defaults.py TRAINER [--graph-seed 7] [--seed 0] [--steps N] [--epochs 15] [--out runs]
+    python defaults.py TRAINER [--graph-seed 7] [--seed 0] [--steps N] [--epochs 15] [--lr RATE] [--out runs]
 
 TRAINER is `grpo`, `rloo` (`grpo` with `preset: rloo`), `ppo`, `rft`, `dpo`, `online_dpo` or `ilql`. The task is that of
 `walks.py`, the reward the optimality of a walk, at most 1. All options of the trainer have their defaults; set by hand
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
-from walks import END_ID, PAD_ID, RandomWalks, model_config, node_of, task, tokenizer
+from walks import END_ID, PAD_ID, RandomWalks, model_config, task, tokenizer
 
 import rlcore
 
@@ -40,7 +40,8 @@ def main() -> None:
     def run(name: str, seed: int, **budget: int) -> dict[str, Any]:
         return {"root": str(options.out), "name": name, "seed": seed, "overwrite": True, **budget}
 
-    model, inputs = model_config(), {"samples": graph.walks, "rewards": reward_fn(graph.walks)}
+    model: Any = model_config()
+    inputs: dict[str, Any] = {"samples": graph.walks, "rewards": reward_fn(graph.walks)}
     if options.trainer != "ilql":
         imitation = rlcore.train(
             model,
@@ -53,10 +54,13 @@ def main() -> None:
         if options.trainer == "dpo":
             inputs = {"samples": pairs_of(sampled_walks(model, graph), graph)}
     name, steps = options.trainer, options.steps or STEPS[options.trainer]
+    trainer: dict[str, Any] = {"name": "grpo", "preset": "rloo"} if name == "rloo" else {"name": name}
+    if options.lr is not None:
+        trainer["optimizer"] = {"lr": options.lr}
     result = rlcore.train(
         model,
         tokenizer=tokenizer(),
-        trainer={"name": "grpo", "preset": "rloo"} if name == "rloo" else {"name": name},
+        trainer=trainer,
         **inputs,
         reward_fn=reward_fn,  # with samples at evaluations only
         eval_prompts=graph.starts * 50,
@@ -79,6 +83,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the training after imitation")
     parser.add_argument("--epochs", type=int, default=15, help="of imitation")
     parser.add_argument("--steps", type=int, help="of the trainer; default: those of the table")
+    parser.add_argument("--lr", type=float, help="a fixed learning rate instead of the default")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder that holds the runs")
     return parser.parse_args()
 
@@ -91,7 +96,7 @@ def sampled_walks(folder: str, graph: RandomWalks) -> list[str]:
     walks: list[str] = []
     for start in graph.starts:
         tokens = model.generate(
-            torch.full((WALKS_OF_A_START, 1), node_of(start)), do_sample=True, top_k=0, pad_token_id=PAD_ID,
+            torch.full((WALKS_OF_A_START, 1), ord(start) - ord("a")), do_sample=True, top_k=0, pad_token_id=PAD_ID,
             eos_token_id=END_ID, **GEN,
         )  # fmt: skip
         walks += words.batch_decode(tokens, skip_special_tokens=True)
