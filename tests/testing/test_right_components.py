@@ -15,7 +15,7 @@ from sites import Site, installed
 from rlcore.plugins.builtin import COMMANDS
 from rlcore_testing import Law
 from rlcore_testing.law import laws_in
-from rlcore_testing.laws import dist, loggers, players, remote_samplers
+from rlcore_testing.laws import dist, loggers, players, remote_samplers, submitted_rounds
 
 
 @attrs.frozen
@@ -43,8 +43,8 @@ CLOSED, ALLOWED, SEED = (
     "it_samples_again_after_close", "only_allowed_tokens_are_sampled", "a_row_depends_on_its_own_seed",
 )  # fmt: skip
 FROZEN = "unfrozen_layers_are_the_top_ones"
-REMOTE = [law.name for law in laws_in(remote_samplers)]
-"""Laws of samplers whose test describes their workers."""
+REMOTE = [law.name for law in (*laws_in(remote_samplers), *laws_in(submitted_rounds))]
+"""Laws of samplers whose test describes their workers, and of those with `submit` and `collect`."""
 OF_THE_POLICY = (
     "batches_change_nothing", "beta_adds_advantages_to_the_logits", "frequencies_match_the_policy",
     "greedy_equals_transformers", "temperature_divides_the_logits", "the_generator_advances",
