@@ -24,9 +24,10 @@ def test_an_interval_of_differences_is_students() -> None:
 
 
 def test_an_interval_of_times_is_computed_from_the_logarithms_of_ratios() -> None:
-    # ratios 2 and 8: the mean of their logarithms is log 4, its half width 12.7062 * log(2) * sqrt(2) / sqrt(2)
+    # ratios 2 and 8: the mean of their logarithms is log 4, its half width t * log(2) * sqrt(2) / sqrt(2), where t with
+    # one degree of freedom is a quantile of Cauchy's distribution, tan(.475 pi) = 12.7062
     found = compare_resource("c", "time", [1.0, 5.0], [2.0, 40.0])
-    half = 12.7062 * math.log(2)
+    half = math.tan(0.475 * math.pi) * math.log(2)
     assert found.change == pytest.approx(3.0)
     assert (found.low, found.high) == pytest.approx((4 * math.exp(-half) - 1, 4 * math.exp(half) - 1))
 

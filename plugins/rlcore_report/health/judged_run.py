@@ -16,6 +16,8 @@ ENOUGH = 5
 """Values below which nothing is said about a trend."""
 SOLVED_SHARE = 0.95
 """A run is solved if the mean reward has covered this share of the way from its first values to the best response."""
+MOST_EPOCHS = 1e12
+"""The most that run.epochs may be; a file that was edited by hand may have more, or what is no number."""
 FEW_STEPS = 10
 """Steps of a run that goes on, before which trends are not judged."""
 NEARLY_SOLVED_SHARE = 0.9
@@ -84,8 +86,9 @@ class JudgedRun:
     def budget(self) -> int | None:
         """Return the steps that the run is to make, as far as its options say so; None if they do not."""
         steps, epochs, passes = self.planned or self.option("run.steps"), self.option("run.epochs"), self.passes
-        by_epochs = math.ceil(epochs * self.last_step / passes) if epochs and passes else None
-        return min((each for each in (steps, by_epochs) if each), default=None)
+        is_counted = isinstance(epochs, int | float) and 0 < epochs <= MOST_EPOCHS and passes > 0
+        by_epochs = math.ceil(epochs * self.last_step / passes) if is_counted else None
+        return min((each for each in (steps, by_epochs) if each and isinstance(each, int)), default=None)
 
     @cached_property
     def passes(self) -> float:
