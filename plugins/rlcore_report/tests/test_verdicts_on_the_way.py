@@ -43,7 +43,8 @@ def level_of_size(given: Mapping[str, Sequence[float]], **config: Any) -> str | 
     ({"epochs": 3.0}, 2.0, "bad"),  # 20 steps are two passes of three: 30 in all
     ({"epochs": 4.0}, 2.0, "good"), ({"steps": 31, "epochs": 4.0}, 2.0, "bad"),
     ({"steps": 40, "epochs": 3.0}, 2.0, "bad"),
-    ({"steps": "many", "epochs": float("nan")}, 2.0, "bad"), ({"time_s": 60.0}, 2.0, None), ({"time_s": 60.0, "steps": 31}, 2.0, "bad"), ({}, 2.0, "bad"),
+    ({"steps": "many", "epochs": float("nan")}, 2.0, "bad"),
+    ({"time_s": 60.0}, 2.0, None), ({"time_s": 60.0, "steps": 31}, 2.0, "bad"), ({}, 2.0, "bad"),
 ])  # fmt: skip
 def test_the_budget_follows_from_steps_or_epochs_and_a_run_that_time_limits_has_none(
     run: Mapping[str, Any], passes: float, level: str | None
