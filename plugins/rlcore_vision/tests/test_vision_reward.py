@@ -76,7 +76,7 @@ def test_a_file_that_changes_is_never_scored_in_place_of_the_image_that_the_poli
     assert score(reward, messages) == pytest.approx(one, abs=1e-5)
     write(file, picture(2), 300)
     for call in (reward, VisionRewardModel(reward.config)):  # one that has read the image before, and one that has not
-        with pytest.raises(DataError, match=r"shown\.png: has changed since the run read it"):
+        with pytest.raises(DataError, match=r"shown\.png': has changed since the run read it"):
             score(call, messages)
     assert score(reward, asked(policy, file)) == pytest.approx(other, abs=1e-5)
     write(tmp_path / "copy.png", picture(1), 100)  # a row that is read later has the pixels in another file
