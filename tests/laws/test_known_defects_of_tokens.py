@@ -90,8 +90,8 @@ def test_a_policy_learns_eos_from_demonstrations(tmp_path: Path, kind: Kind, lea
     samples = [["a", "b"], ["c", "deef"], ["ff", "g"]]
     done = learn(
         learner, kind.section(kind.make()), tmp_path, tokenizer=make_tokenizer(pad_is_eos=pad_is_eos), samples=samples,
-        rewards=[1, 2, 3], trainer={"optimizer": {"lr": 1e-2}}, gen={"eos_token_ids": None, "temperature": 0, "beta": 0},
-        run={"steps": 60},
+        rewards=[1, 2, 3], trainer={"optimizer": {"lr": 1e-2}}, run={"steps": 60},
+        gen={"eos_token_ids": None, "temperature": 0, "beta": 0},
     )  # fmt: skip
     assert done.generate([prompt for prompt, _ in samples]) == [output for _, output in samples]
 
