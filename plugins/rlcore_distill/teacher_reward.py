@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from rlcore.training import eval_mode
 from rlcore.types import Trajectories
 from rlcore_distill.config import TeacherRewardConfig
 from rlcore_distill.vocabulary import check_same_tokens
+from rlcore_transformers.models.auto_device import device_named
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.kind import declared
 from rlcore_transformers.models.model_options import CausalLMConfig
@@ -161,21 +161,7 @@ def _load(config: TeacherRewardConfig) -> ModelPolicy:
             f"'teacher' scores texts alone: {SEES}, or name a model of texts"
         )
     policy = build_causal_lm(config.path, CausalLMConfig(dtype=config.dtype))
-    policy.to(_device(config.device))
+    policy.to(device_named(config.device, "teacher.device"))
     policy.module.eval()
     policy.module.requires_grad_(False)
     return policy
-
-
-def _device(name: str) -> torch.device:
-    if name != "auto":
-        try:
-            return torch.device(name)
-        except RuntimeError as error:
-            raise ConfigError(f"teacher.device = {name!r}: is no device of torch; give cpu or cuda:0") from error
-    if os.environ.get("ACCELERATE_USE_CPU") or not torch.accelerator.is_available():
-        return torch.device("cpu")
-    kind = torch.accelerator.current_accelerator()
-    if kind is None or kind.type == "mps":  # on which no run is either (docs/gpus.md)
-        return torch.device("cpu")
-    return torch.device(kind.type, int(os.environ.get("LOCAL_RANK", "0")))

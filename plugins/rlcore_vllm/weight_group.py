@@ -134,7 +134,7 @@ class WeightGroup:
 
 
 def joins(store: Store, name: str, rank: int) -> None:
-    """Tell rank 0 that this process is about to join a group, which it waits for before it joins itself."""
+    """Tell rank 0 that this process is about to join a group. Rank 0 joins once all others have told it so."""
     store.set(f"{name}-joins-{rank}", "")
 
 

@@ -17,7 +17,7 @@ from rlcore.settings import TrainConfig
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore_distill.config import TeacherRewardConfig
-from rlcore_distill.teacher_reward import TeacherReward, _device
+from rlcore_distill.teacher_reward import TeacherReward
 from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer
 
 
@@ -105,15 +105,3 @@ def test_runs_whose_policy_changes_meanwhile_are_refused(tmp_path: Path, options
 def test_a_reward_without_a_teacher_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"teacher.path is empty: name the folder or hub id"):
         TeacherReward(TeacherRewardConfig())
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("mps", "cpu"), ("cuda", "cuda:1"), (None, "cpu")])
-def test_auto_is_the_accelerator_of_the_process_but_not_one_of_apple(
-    kind: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    found = None if kind is None else torch.device(kind)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
-    assert _device("auto") == torch.device(expected)

@@ -1,11 +1,11 @@
-"""The device that `auto` selects for a reward model."""
+"""The device that `auto` selects for a reward model or a teacher."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from rlcore_reward.placement import _device
+from rlcore_transformers.models.auto_device import device_named
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("mps", "cpu"), ("cuda", "cuda:1"), (None, "cpu")])
@@ -17,4 +17,4 @@ def test_auto_is_the_accelerator_of_the_process_but_not_one_of_apple(
     found = None if kind is None else torch.device(kind)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
-    assert _device("auto") == torch.device(expected)
+    assert device_named("auto", "teacher.device") == torch.device(expected)
