@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import ConfigError, ModelError
+from rlcore.training.eval_grid import eval_samplings
 from rlcore.types import Trajectories
 from rlcore_reward.config import RewardModelConfig, SequenceScorerConfig
 from rlcore_reward.placement import place
@@ -23,8 +24,9 @@ class RewardModel:
     """A reward function that scores text with a reward model, its own tokenizer and its own chat template.
 
     A conversation is rendered with the reward model's chat template and, if the prompts have it, the column `tools`; a
-    plain text is the prompt with the output. EOS is added where the policy ended its answer with it. The model is
-    loaded at once, and again at the first call after `close`.
+    plain text is the prompt with the output. EOS is added where the policy ended its answer: with a token that ends
+    sequences in the run, or, outside a run, with the EOS of the policy's tokenizer. The model is loaded at once, and
+    again at the first call after `close`.
 
     Args:
         config: the options.
@@ -33,6 +35,8 @@ class RewardModel:
         ConfigError: no model is named, or there is no such device.
         ModelError: the model cannot be loaded, or is no sequence classifier with one label.
     """
+
+    _run: Any = None
 
     def __init__(self, config: RewardModelConfig) -> None:
         self.config, self._scorer = config, None if config.path == "" else _load(config)
@@ -45,6 +49,10 @@ class RewardModel:
         self._scorer = self._scorer or _load(self.config)
         return self._scorer
 
+    def open(self, run: Any) -> None:
+        """Take from a run, whose policy is built later, the tokens that end sequences."""
+        self._run = run
+
     def __call__(
         self,
         prompts: Sequence[str],
@@ -55,9 +63,10 @@ class RewardModel:
         tools: Sequence[Any] | None = None,
     ) -> list[float | None]:
         """Return the score of each output, or None for one that is too long for the model."""
-        ended = [False] * len(outputs) if output_tokens is None else has_ended(output_tokens, tokenizer)
+        last = [tokens[-1] if tokens else None for tokens in output_tokens or [()] * len(outputs)]
+        ending = self._ending(tokenizer)
         rows = [
-            self.encode(prompts[i] + outputs[i], messages[i], ended[i], tools=tools[i] if tools else None)
+            self.encode(prompts[i] + outputs[i], messages[i], last[i] in ending, tools=tools[i] if tools else None)
             for i in range(len(outputs))
         ]
         return self.score(rows)
@@ -102,15 +111,19 @@ class RewardModel:
                 scores[i] = number
         return scores
 
+    def _ending(self, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+        """Return the ids that end sequences: those of the run's samplings, or the tokenizer's EOS without a run."""
+        if self._run is None:
+            eos = None if tokenizer is None else tokenizer.eos_token_id
+            return frozenset([eos] if isinstance(eos, int) else [])
+        config, own = self._run.config, self._run.models.policy.eos_token_ids
+        samplings = [config.gen, *(sampling for _, sampling in eval_samplings(config.gen, config.eval.gen))]
+        chosen = [own if each.eos_token_ids is None else each.eos_token_ids for each in samplings]
+        return frozenset(token for ids in chosen for token in ids)
+
     def close(self) -> None:
         """Free the model's memory; a model given in memory stays the caller's."""
         self._scorer = None
-
-
-def has_ended(output_tokens: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase | None) -> list[bool]:
-    """Return whether each output ends with EOS or another special token of the policy's tokenizer."""
-    special = set() if tokenizer is None else {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
-    return [bool(tokens) and tokens[-1] in special for tokens in output_tokens]
 
 
 def _load(config: RewardModelConfig) -> ModelScorer:

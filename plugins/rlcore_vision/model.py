@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoProcessor, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import PreTrainedModel
 
-from rlcore.config.paths import existing_path
 from rlcore.dropout import eval_mode
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore.protocols import HeadBuilder
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.freezing import FROZEN
-from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
 from rlcore_transformers.models.kind import declared
 from rlcore_transformers.models.peft.adapters import find_adapters, keep_reference
 from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary, make_value, prepare
 from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.speed import SpeedReport
-from rlcore_transformers.models.tokenizers import load_tokenizer
 from rlcore_vision.decoding import SeeingLayout
 from rlcore_vision.families import VISION_LANGUAGE
 from rlcore_vision.image_store import ImageStore
 from rlcore_vision.options import VisionLanguageConfig
 from rlcore_vision.own_reading import require_own_reading
 from rlcore_vision.policy import SeeingPolicy
+from rlcore_vision.processors import read_processor
+from rlcore_vision.same_images import require_same_images
 from rlcore_vision.seeing import let_see
-from rlcore_vision.tokenizer import Seeing, TextsOnly, make_blind, make_seeing
+from rlcore_vision.tokenizer import Seeing, TextsOnly
 
 log = get_logger("models")
 
-PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 ENCODERS = ("vision_tower", "vision_model", "visual")
 """What families call their vision encoder."""
 PROJECTION = "merger"
@@ -78,8 +75,10 @@ def build_vision_language(
     seeing: Any = (
         tokenizer
         if isinstance(tokenizer, Seeing | TextsOnly)
-        else _read_processor(spec, tokenizer, config, model.config)
+        else read_processor(spec, tokenizer, config, model.config)
     )
+    if isinstance(tokenizer, Seeing):
+        require_same_images(spec, tokenizer.images.processor, config)
     check_vocabulary(model, seeing)
     reader = let_see(model, getattr(seeing, "images", None))
     prepare(model, config)
@@ -168,59 +167,7 @@ def read_tokenizer(spec: Any, given: object, config: VisionLanguageConfig) -> An
     about = declared(spec, config.revision)
     if about is None:
         raise ModelError(f"model = {spec!r:.80}: its configuration cannot be read")
-    return _read_processor(spec, given, config, about)
-
-
-def _read_processor(spec: Any, given: object, config: VisionLanguageConfig, about: PreTrainedConfig) -> Any:
-    """Return the tokenizer that reads images, made of the processor of the model or of the one that is given.
-
-    Raises:
-        ModelError: there is none, or it processes no images.
-    """
-    is_loaded = isinstance(given, ProcessorMixin | PreTrainedTokenizerBase)
-    processor: Any = given if is_loaded else _load_processor(spec, given, config)
-    if isinstance(processor, PreTrainedTokenizerBase):
-        log.warning("the tokenizer comes without an image processor: rows with images are refused")
-        return make_blind(load_tokenizer(spec, processor, config))
-    if not hasattr(processor, "image_processor") or not hasattr(processor, "image_token"):
-        raise ModelError(f"tokenizer = {type(processor).__name__}: has no image processor; pass the model's processor")
-    plain = load_tokenizer(spec, processor.tokenizer, config)
-    if not plain.chat_template and getattr(processor, "chat_template", None):
-        plain.chat_template = processor.chat_template
-    images = ImageStore(
-        processor, int(about.image_token_id), allow_urls=config.allow_urls,
-        cache_bytes=config.image_cache_gb * 1e9,
-    )  # fmt: skip
-    return make_seeing(plain, images)
-
-
-def _load_processor(spec: Any, given: object, config: VisionLanguageConfig) -> ProcessorMixin | PreTrainedTokenizerBase:
-    path = given.get("path") if isinstance(given, Mapping) else given
-    own = spec if isinstance(spec, str | os.PathLike) else getattr(spec, "name_or_path", "")
-    name = path or own
-    if not isinstance(name, str | os.PathLike) or not os.fspath(name):
-        raise ModelError(
-            f"tokenizer = {given!r:.80}: a model that sees images needs its processor, which a {type(spec).__name__} "
-            "comes without: pass tokenizer=, the processor, its folder or hub id"
-        )
-    place = os.fspath(name)
-    if not path and existing_path(Path(place, "processor_config.json")) is None:
-        place = base_of(place) or place
-    folder = existing_path(place)
-    if folder is not None and folder.is_dir() and not any((folder / file).exists() for file in PROCESSOR_FILES):
-        return load_tokenizer(spec, given, config)
-    try:
-        with quiet_transformers():
-            loaded: ProcessorMixin | PreTrainedTokenizerBase = AutoProcessor.from_pretrained(
-                str(existing_path(place) or place), revision=config.revision or "main",
-                trust_remote_code=config.trust_remote_code,
-            )  # fmt: skip
-            return loaded
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        raise ModelError(
-            f"{place!r}: holds no processor that transformers can load ({first_line(error)}): pass tokenizer=, a "
-            "processor, its folder or hub id; or train on texts alone with model.architecture=causal_lm"
-        ) from error
+    return read_processor(spec, given, config, about)
 
 
 def example_model() -> PreTrainedModel:

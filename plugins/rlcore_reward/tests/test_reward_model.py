@@ -16,9 +16,12 @@ from transformers import (
 )
 
 import rlcore
+from rlcore.config import structure
 from rlcore.errors import ConfigError, ModelError
 from rlcore.rewards import Rewards
-from rlcore.settings import DataConfig
+from rlcore.settings import DataConfig, TrainConfig
+from rlcore.training.build import assemble
+from rlcore.training.inputs import Inputs
 from rlcore.types import Prompt
 from rlcore_preferences.preferences import build_preferences
 from rlcore_reward.config import RewardModelConfig, SequenceScorerConfig
@@ -70,6 +73,40 @@ def test_eos_is_added_where_the_policy_ended_its_answer(folder: Path) -> None:
     prompts = [Prompt("ab", ()), Prompt("ab", ())]
     seen = score({"fn": "reward_model", "path": str(folder)}, prompts, ["cd", "cd"], [True, False])
     assert seen == pytest.approx([plain(folder, "abcd|"), plain(folder, "abcd")], abs=1e-5)
+
+
+def test_padding_and_tokens_that_stand_for_something_else_do_not_end_an_answer(folder: Path) -> None:
+    policy = make_tokenizer()
+    policy.add_special_tokens({"additional_special_tokens": ["z"]})  # such as the token of an image
+    rewards = Rewards.build({"fn": "reward_model", "path": str(folder)})
+    tokens = [[*ids("cd"), last] for last in (EOS, PAD, LETTERS.index("z"))]
+    found = rewards([Prompt("ab", ())] * 3, ["cd"] * 3, tokenizer=policy, output_tokens=tokens)
+    open_end = plain(folder, "abcd")
+    assert {LETTERS.index("z"), PAD} < {*policy.all_special_ids}
+    assert found.totals == pytest.approx([plain(folder, "abcd|"), open_end, open_end], abs=1e-5)
+    assert abs(open_end - plain(folder, "abcd|")) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("gen", "evaluated", "expected"),
+    [({}, {}, {EOS, 7}), ({"eos_token_ids": [5]}, {}, {5}), ({}, {"eos_token_ids": [[5], [6]]}, {EOS, 7, 5, 6})],
+    ids=["the policy's", "of the sampling", "of evaluations"],
+)
+def test_the_tokens_that_end_an_answer_are_those_of_the_run(
+    tmp_path: Path, folder: Path, gen: Any, evaluated: Any, expected: set[int]
+) -> None:
+    policy = make_gpt2()
+    policy.generation_config.eos_token_id = [EOS, 7]  # 7 is no special token of the tokenizer
+    settings = {
+        "trainer": {"name": "ppo", "rollouts": 4, "batch_size": 4}, "loggers": [], "gen": {"max_new_tokens": 3, **gen},
+        "eval": {"gen": evaluated}, "run": {"root": str(tmp_path), "steps": 1},
+    }  # fmt: skip
+    given = Inputs(model=policy, tokenizer=make_tokenizer(), prompts=list(PROMPTS), reward_fn=str(folder))
+    run = assemble(structure(TrainConfig, settings, where="test"), given, "test").run
+    texts = ["abcd|" if last in expected else "abcd" for last in range(EOS + 1)]
+    call = run.data.reward_fn.functions[0].call
+    found = call(["ab"] * len(texts), ["cd"] * len(texts), [None] * len(texts), [[2, i] for i in range(len(texts))])
+    assert found == pytest.approx([plain(folder, text) for text in texts], abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "auto"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any
 
 from rlcore_tools.conversion.conversion import Conversion
@@ -12,6 +13,9 @@ from rlcore_tools.synonyms import synonyms
 
 ENDLESS = 1e9
 """`T_max` from which a cosine does not leave its start within any run."""
+
+OF_ILQL: Mapping[str, float] = MappingProxyType({"beta": 1.0, "top_k": 20, "max_new_tokens": 32})
+"""Defaults of `generate` of trlX's models with Q-heads, which hold where `gen_kwargs` does not name them."""
 
 
 def trainers() -> list[str]:
@@ -62,6 +66,12 @@ def _sampling(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put_sampling(name, value, source="gen_kwargs.", section=section)
     for name, value in evaluations.items() if rollouts else ():
         conversion.put_sampling(name, value, source="gen_kwargs.", section="eval.gen")
+    if conversion.has("trainer.awac_beta"):
+        missing = {name: value for name, value in OF_ILQL.items() if name not in conversion.values.get("gen", {})}
+        for name, value in missing.items():
+            conversion.put(f"gen.{name}", value)
+        if missing:
+            conversion.notes.append(f"trlX's defaults of sampling are written for {', '.join(missing)}")
 
 
 def _length(conversion: Conversion, given: dict[str, Any]) -> None:

@@ -93,6 +93,28 @@ def test_converting_a_cosine_schedule_that_epochs_cut_short_reports_it() -> None
     assert [line for line in conversion.left if line.startswith("scheduler.kwargs.T_max = 1000.0")]
 
 
+@pytest.mark.parametrize(
+    ("gen_kwargs", "wanted"),
+    [
+        (None, {"beta": 1.0, "top_k": 20, "max_new_tokens": 32}),
+        ({"max_new_tokens": 9}, {"beta": 1.0, "top_k": 20, "max_new_tokens": 9}),
+        ({"beta": 4, "top_k": 0, "max_new_tokens": 9}, {"beta": 4, "top_k": 0, "max_new_tokens": 9}),
+        ({"beta": [0, 100], "top_k": 5, "max_new_tokens": 9}, {"beta": 1.0, "top_k": 5, "max_new_tokens": 9}),
+    ],
+)
+def test_ilql_samples_with_the_defaults_of_trlx(gen_kwargs: Any, wanted: dict[str, Any]) -> None:
+    """`generate` of trlX's AutoModelForCausalLMWithILQLHeads: beta=1, top_k=20, max_new_tokens=32."""
+    method = {"tau": 0.7, **({} if gen_kwargs is None else {"gen_kwargs": gen_kwargs})}
+    conversion = convert_trlx({"method": method}, "ilql", options_of("ilql"))
+    structure(TrainConfig, conversion.values)
+    assert conversion.values["gen"] == wanted
+    swept = {name: value for name, value in (gen_kwargs or {}).items() if isinstance(value, list)}
+    assert conversion.values.get("eval", {}).get("gen", {}) == swept
+    written = [name for name in wanted if name not in (gen_kwargs or {}) or name in swept]
+    notes = [line for line in conversion.notes if line.startswith("trlX's defaults of sampling are written")]
+    assert notes == ([f"trlX's defaults of sampling are written for {', '.join(written)}"] if written else [])
+
+
 TRLX_FIELDS = {
     "train": "total_steps seq_length epochs batch_size checkpoint_interval eval_interval pipeline trainer_kwargs "
     "project_name entity_name group_name checkpoint_dir rollout_logging_dir save_best save_optimizer "

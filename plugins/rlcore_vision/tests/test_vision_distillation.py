@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, AutoProcessor
 from vision_making import answered, extended, picture, policy_of, prompts_of
 
 import rlcore
 from rlcore.config import structure
-from rlcore.errors import ConfigError, DataError, RewardError
+from rlcore.errors import ConfigError, DataError, ModelError, RewardError
 from rlcore.settings import TrainConfig
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore_testing.small import make_llama
+from rlcore_vision.options import VisionLanguageConfig
+from rlcore_vision.same_images import require_same_images
 from rlcore_vision.tiny_families import FAMILIES, make_tokenizer
 
 PICTURES = [picture(k) for k in range(4)]
@@ -53,15 +55,8 @@ def own_logprobs(model: Any, image: Any, answer: list[int]) -> torch.Tensor:
 
 
 def test_the_loss_is_the_divergence_from_a_teacher_that_sees_the_image(tmp_path: Path, teacher: Path) -> None:
-    settings = {
-        "trainer": {
-            "name": "distill_prompts", "teacher": str(teacher), "divergence": "forward_kl", "on_policy": 0.5,
-            "batch_size": 4,
-        },
-        "loggers": [], "gen": {"max_new_tokens": 3}, "run": {"root": str(tmp_path), "steps": 1},
-    }  # fmt: skip
-    given = Inputs(model=model_of(1), tokenizer=FAMILIES["llava"]()[1], prompts=PROMPTS)
-    trainer: Any = assemble(structure(TrainConfig, settings, where="test"), given, "test").trainer
+    options = {"name": "distill_prompts", "teacher": str(teacher), "divergence": "forward_kl", "on_policy": 0.5}
+    trainer = assembled(tmp_path, {**options, "batch_size": 4}, prompts=PROMPTS)
     batch, metrics = trainer.rows.next()
     assert metrics["data/on_policy_fraction"] == 0.5
     losses = trainer.loss(batch)[0]
@@ -77,6 +72,54 @@ def test_the_loss_is_the_divergence_from_a_teacher_that_sees_the_image(tmp_path:
         blind.append(((another.exp() * (another - student)).sum(-1) - each).abs().max().item())
     assert min(blind) > 1e-2
     next(trainer.steps())
+
+
+def assembled(folder: Path, trainer: dict[str, Any], **given: Any) -> Any:
+    settings = {
+        "trainer": trainer,
+        "loggers": [],
+        "gen": {"max_new_tokens": 3},
+        "run": {"root": str(folder), "steps": 1},
+    }
+    inputs = Inputs(model=model_of(1), tokenizer=FAMILIES["llava"]()[1], **given)
+    return assemble(structure(TrainConfig, settings, where="test"), inputs, "test").trainer
+
+
+PAIRS = [{**row, "chosen": " red", "rejected": " blue"} for row in PROMPTS]
+COMPARED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"name": "distill_prompts", "batch_size": 4}, {"prompts": PROMPTS}, "teacher"),
+    ({"name": "dpo", "batch_size": 4, "precompute_ref": False}, {"samples": PAIRS}, "ref_model"),
+]
+
+
+@pytest.mark.parametrize(("trainer", "given", "option"), COMPARED, ids=["teacher", "reference"])
+def test_a_model_whose_processor_has_other_settings_is_not_compared_with_the_policy(
+    tmp_path: Path, teacher: Path, trainer: dict[str, Any], given: dict[str, Any], option: str
+) -> None:
+    other = AutoProcessor.from_pretrained(teacher)
+    other.image_processor.image_mean = [0.5, 0.5, 0.5]
+    other.image_processor.do_convert_rgb = False
+    other.save_pretrained(teacher)
+    options = {**trainer, option: str(teacher)}
+    message = (
+        r"teacher': its processor has other settings than the policy's: do_convert_rgb is false, and true for the "
+        r"policy \(also image_mean\)\. .* save the policy's processor in its folder"
+    )
+    with pytest.raises(ModelError, match=message):
+        assembled(tmp_path / "one", options, **given)
+    FAMILIES["llava"]()[1].save_pretrained(teacher)
+    assembled(tmp_path / "two", options, **given)
+    for file in ("processor_config.json", "preprocessor_config.json"):
+        (teacher / file).unlink(missing_ok=True)
+    assembled(tmp_path / "three", options, **given)  # nothing is known of the teacher's own
+
+
+def test_a_processor_whose_patches_are_others_is_found(teacher: Path) -> None:
+    processor = FAMILIES["llava"]()[1]
+    require_same_images(str(teacher), processor, VisionLanguageConfig())
+    processor.patch_size = 4
+    with pytest.raises(ModelError, match="patch_size is 8, and 4 for the policy"):
+        require_same_images(str(teacher), processor, VisionLanguageConfig())
 
 
 def test_a_teacher_that_sees_is_refused_as_a_reward(tmp_path: Path, teacher: Path) -> None:

@@ -66,20 +66,21 @@ def write(path: Path, image: Image.Image, at_s: int) -> None:
 def test_a_file_that_changes_is_never_scored_in_place_of_the_image_that_the_policy_saw(
     reward: VisionRewardModel, policy: Any, folder: Path, tmp_path: Path
 ) -> None:
-    one, other = (scored_alone(folder, picture(seed), TEXT) for seed in (1, 2))
+    # Images that no other test reads, whose stores may still be in memory.
+    one, other = (scored_alone(folder, picture(seed), TEXT) for seed in (41, 42))
     assert abs(one - other) > 1e-3
     file = tmp_path / "shown.png"
-    write(file, picture(1), 100)
+    write(file, picture(41), 100)
     messages = asked(policy, file)
     assert score(reward, messages) == pytest.approx(one, abs=1e-5)
-    write(file, picture(1), 200)  # the same pixels, written again
+    write(file, picture(41), 200)  # the same pixels, written again
     assert score(reward, messages) == pytest.approx(one, abs=1e-5)
-    write(file, picture(2), 300)
+    write(file, picture(42), 300)
     for call in (reward, VisionRewardModel(reward.config)):  # one that has read the image before, and one that has not
         with pytest.raises(DataError, match=r"shown\.png': has changed since the run read it"):
             score(call, messages)
     assert score(reward, asked(policy, file)) == pytest.approx(other, abs=1e-5)
-    write(tmp_path / "copy.png", picture(1), 100)  # a row that is read later has the pixels in another file
+    write(tmp_path / "copy.png", picture(41), 100)  # a row that is read later has the pixels in another file
     assert score(reward, asked(policy, tmp_path / "copy.png")) == pytest.approx(one, abs=1e-5)
     assert score(reward, messages) == pytest.approx(one, abs=1e-5)
 
