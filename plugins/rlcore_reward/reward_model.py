@@ -9,13 +9,12 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import ConfigError, ModelError
-from rlcore.training.eval_grid import eval_samplings
 from rlcore.types import Trajectories
 from rlcore_reward.config import RewardModelConfig, SequenceScorerConfig
 from rlcore_reward.placement import place
 from rlcore_reward.scorer import ModelScorer, load_sequence_scorer
 from rlcore_transformers.data.chat import Chat, apply_template, template_variables
-from rlcore_transformers.data.tokens import shorter
+from rlcore_transformers.data.tokens import end_of_turn, shorter, special_ids
 
 Message = Mapping[str, Any]
 
@@ -85,7 +84,8 @@ class RewardModel:
             chat = Chat("reward_model", messages, template=template_variables({"tools": tools}, "prompts"))
             rendered = apply_template(own, chat, **options)
             ids = list(own(rendered, add_special_tokens=False).input_ids)
-            is_closed = bool({*own.all_special_ids} & {*ids[-3:]})
+            special = special_ids(own)
+            is_closed = ids[end_of_turn(own, ids, special) - 1] in special  # a template may write white space after it
             return [*ids, own.eos_token_id] if is_ended and not is_closed and own.eos_token_id is not None else ids
         ids = list(own(text).input_ids)
         eos = own.eos_token_id
@@ -117,13 +117,19 @@ class RewardModel:
             eos = None if tokenizer is None else tokenizer.eos_token_id
             return frozenset([eos] if isinstance(eos, int) else [])
         config, own = self._run.config, self._run.models.policy.eos_token_ids
-        samplings = [config.gen, *(sampling for _, sampling in eval_samplings(config.gen, config.eval.gen))]
-        chosen = [own if each.eos_token_ids is None else each.eos_token_ids for each in samplings]
-        return frozenset(token for ids in chosen for token in ids)
+        ids = config.gen.eos_token_ids
+        return frozenset([*_flat(ids, own), *_flat(config.eval.gen.get("eos_token_ids", ids), own)])
 
     def close(self) -> None:
         """Free the model's memory; a model given in memory stays the caller's."""
         self._scorer = None
+
+
+def _flat(ids: Sequence[Any] | None, own: Sequence[int]) -> list[int]:
+    """Return the ids of a list, or of the lists that evaluations sweep; None stands for the policy's own."""
+    if ids is None:
+        return [*own]
+    return [token for each in ids for token in ([each] if isinstance(each, int) else _flat(each, own))]
 
 
 def _load(config: RewardModelConfig) -> ModelScorer:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForSequenceClassification,
@@ -163,16 +164,25 @@ def test_a_text_has_bos_only_once(folder: Path, messages: Any) -> None:
     assert reward.encode("hiyes", messages, is_ended=True) == ids("?hiyes|")
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, OTHER], ids=["ends its turns", "ends nothing"])
-def test_an_answer_has_the_tokens_that_it_had_in_training(folder: Path, template: str) -> None:
+HEADED = "{% for m in messages %}<pad>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<pad>{% endif %}"
+ADDED = TEMPLATE.replace("</s>", "z ")
+"""Ends turns with a token and a blank; the token is added to the tokenizer, and none that it names, as EOS is."""
+TEMPLATES = {"ends its turns": TEMPLATE, "ends nothing": OTHER, "begins its turns": HEADED, "has its own end": ADDED}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_an_answer_has_the_tokens_that_it_had_in_training(folder: Path, name: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = template
+    tokenizer.chat_template = TEMPLATES[name]
+    if name == "has its own end":
+        tokenizer.add_tokens([AddedToken("z", special=True)])
+        assert LETTERS.index("z") not in tokenizer.all_special_ids
     reward = RewardModel(RewardModelConfig(path=str(folder), tokenizer=tokenizer))
-    answers = [[{"role": "assistant", "content": text}] for text in ("yes", "no")]
+    answers = [[{"role": "assistant", "content": text}] for text in ("no", "yes")]
     chat = {"prompt": CHAT, "chosen": answers[0], "rejected": answers[1]}
-    for row, messages in ((chat, [*CHAT, *answers[0]]), ({"prompt": "hi", "chosen": "yes", "rejected": "no"}, None)):
+    for row, messages in ((chat, [*CHAT, *answers[0]]), ({"prompt": "hi", "chosen": "no", "rejected": "yes"}, None)):
         (pair,) = build_preferences([row], tokenizer, DataConfig(), max_length=0)
-        assert reward.encode("hiyes", messages, is_ended=True) == list(pair.chosen.tokens)
+        assert reward.encode("hino", messages, is_ended=True) == list(pair.chosen.tokens)
 
 
 def test_answers_are_scored_in_batches_by_length_and_returned_in_order(folder: Path) -> None:
