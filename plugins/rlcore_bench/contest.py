@@ -114,6 +114,8 @@ class Contest:
             if len(pairs) > 1:
                 self._print(f"{name}: interrupted after {len(pairs)} pairs, which are compared", style="red")
                 self._compare(name, file, pairs, folders, level)
+            else:
+                self._print(f"{name}: interrupted before two pairs were complete; none is compared", style="red")
             raise
         if until is not None and name not in self.failures and not are_enough(pairs, until):
             self._print(f"{name}: {len(pairs)} pairs cannot show a change of {until:.1%}: the machine is too noisy")

@@ -20,6 +20,8 @@ from rlcore_report.series import Series
 from rlcore_report.variants import paired
 
 FLOOR = 0.01
+ROUNDING = 1e-12
+"""Standard deviation of differences, as a share of the largest value, below which they vary by rounding alone."""
 STEPS = "step_cpu_s"
 RESOURCES = {
     STEPS: "CPU time of steps, s", "cpu_s": "CPU time in all, s", "wall_s": "wall time, s",
@@ -125,6 +127,8 @@ def learning_figures(metric: str, series: Series) -> dict[str, float]:
 def _half_and_visible(level: float, before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
     """Return half the width of the interval, and the change that as many pairs find in 80 of 100 comparisons."""
     noise, count = stdev([b - a for a, b in zip(before, after, strict=True)]), len(before)
+    if noise < ROUNDING * max(map(abs, (*before, *after))):
+        noise = 0.0
     half = quantile(count, level) * noise / math.sqrt(count)
     return half, visible_change(noise, count, level) if noise else 0.0
 

@@ -205,14 +205,16 @@ def test_a_mistake_ends_before_anything_is_built(
 def test_an_interrupted_comparison_leaves_nothing(repository: Path, tmp_path: Path, sent: signal.Signals) -> None:
     (repository / "case.py").write_text(CASE.replace("import seesaw", "import time; time.sleep(1000)"))
     command = [sys.executable, "-m", "rlcore", "bench", "--against", "good", "--case", "case.py"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 600
         while not list((tmp_path / "tmp").glob("rlcore-bench-*/runs/case/*/0")):
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.05)
         os.kill(process.pid, sent)
-        assert process.wait(timeout=600) == 130
+        output, _ = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert "case: interrupted before two pairs were complete; none is compared" in output
     assert left_behind(tmp_path) == []
 
 

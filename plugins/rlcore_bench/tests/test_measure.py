@@ -32,6 +32,15 @@ def test_an_interval_of_times_is_computed_from_the_logarithms_of_ratios() -> Non
     assert (found.low, found.high) == pytest.approx((4 * math.exp(-half) - 1, 4 * math.exp(half) - 1))
 
 
+def test_differences_that_vary_by_rounding_alone_show_any_change() -> None:
+    found = compare_learning("c", "m", [0.1, 0.2, 0.7], [0.4, 0.5, 1.0], better="more")
+    assert 0.4 - 0.1 != 0.5 - 0.2
+    assert (found.shown_change, found.shown_visible) == ("+0.3 (+0.3 to +0.3)", "0")
+    assert found.low == found.high
+    varied = compare_learning("c", "m", [0.1, 0.2, 0.7], [0.4, 0.5, 1.0 + 1e-9], better="more")
+    assert 0 < varied.visible < 1e-8
+
+
 @pytest.mark.parametrize(("better", "after", "word"), [
     ("more", [2.0, 2.1, 2.2], "better"), ("less", [2.0, 2.1, 2.2], "worse"), ("more", [0.5, 0.6, 0.7], "worse"),
     ("more", [1.005, 1.105, 1.205], "same"),  # the interval is [.005, .005], below 1 %

@@ -43,7 +43,7 @@ function Health() {
 function Bench() {
   const { versions, method, measures, failures } = store.data.bench;
   return html`<${Section} id="bench" title="Better, same or worse">${versions.map((text, i) => html`<div><${Sample} variant=${i} /> ${text}</div>`)}
-    <${Table} caption="measures" head=${["case", "measure", ...store.data.variants.map((each) => each.label), "change", "seeds", "could be seen", ""]} numeric=${(i) => i > 1 && i < 7}
+    <${Table} caption="measures" names=${2} head=${["case", "measure", ...store.data.variants.map((each) => each.label), "change", "seeds", "could be seen", ""]} numeric=${(i) => i > 1 && i < 7}
       rows=${measures.map((each) => [[each.case, each.name, number(each.before), number(each.after), each.change, String(each.count), each.visible, html`<b>${each.word}</b>`], `measure ${each.word}`])} />
     <p class="hint">${method}</p>${failures.map((text) => html`<pre class="note failure">${text}</pre>`)}<//>`;
 }

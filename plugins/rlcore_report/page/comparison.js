@@ -5,12 +5,12 @@ function Comparison() {
   const missing = html`<span class="dim" title="this run has no such option">no such option</span>`;
   return html`<${Section} id="comparison" title="Comparison"><h3>Options that differ</h3>
     ${rows.length ? html`<${Table} caption="options that differ" head=${["option", ...names]}
-      rows=${rows.map((row) => [[html`<code>${row.path}</code>`, ...row.values.map((value) => (value === "" ? missing : html`<code>${value}</code>`))]])} />` : html`<p class="hint">None.</p>`}
+      rows=${rows.map((row) => [[html`<code>${row.path}</code>`, ...row.values.map((value) => (value === "" ? missing : html`<${Code} text=${value} />`))]])} />` : html`<p class="hint">None.</p>`}
     ${differences.length ? html`<h3>Paired differences from ${variants[0].label}</h3><p class="hint">Each row compares pairs: the same seed in both, or the same
       evaluation prompt. The number of a run is the mean of the last fifth of the metric; the interval is Student's 95 % interval of the mean difference.</p>
-      <${Table} caption="paired differences" head=${["runs", "metric", "pairs", variants[0].label, "this", "difference", ""]} numeric=${(i) => i > 2 && i < 6}
+      <${Table} caption="paired differences" names=${2} head=${["runs", "metric", "pairs", variants[0].label, "this", "difference", ""]} numeric=${(i) => i > 2 && i < 6}
         rows=${differences.map((each) => [[variants[each.variant].label, each.name, `${each.count} ${each.pairs}`, number(each.a), number(each.b),
-    number(each.mean) + (each.half_width === null ? "" : ` ± ${number(each.half_width)}`), each.verdict]])} />` : null}
+    number(each.mean) + (each.half_width === null ? "" : ` ± ${number(each.half_width > 1e-9 * Math.abs(each.mean) ? each.half_width : 0)}`), each.verdict]])} />` : null}
     <h3>Mean of the last fifth of the steps</h3><${Table} caption="ends" head=${["metric", ...names]} numeric=${(i) => i > 0}
       rows=${ends.map((row) => [[row.name, ...row.values.map(number)]])} /><//>`;
 }
@@ -21,7 +21,7 @@ function Options() {
     <${Typed} id="option" label="options" value=${view.option} placeholder="^trainer" pattern change=${(option) => setView({ option })} />
     <${Check} id="all" label="show those at their defaults too" value=${view.all} change=${(all) => setView({ all })} /></div>
     <${Table} caption="options" head=${["option", ...runs.map((run) => (runs.length > 1 ? run.name : "value")), "default", "meaning"]}
-      rows=${rows.map((row) => [[html`<code>${row.path}</code>`, ...row.values.map((value) => html`<code>${value}</code>`), html`<code>${row.default === null ? "" : row.default}</code>`, row.meaning],
+      rows=${rows.map((row) => [[html`<code>${row.path}</code>`, ...row.values.map((value) => html`<${Code} text=${value} />`), row.default === null ? "" : html`<${Code} text=${row.default} />`, row.meaning],
     row.changed ? "changed" : ""])} /><//>`;
 }
 function Notes() {

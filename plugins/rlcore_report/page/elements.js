@@ -1,8 +1,12 @@
 // Parts that several sections use. Every text of a run becomes a text node: nothing here parses HTML.
-const COLOURS = 8, DASHES = ["", "9 4", "3 3", "12 3 3 3", "6 2 2 2 2 2"];
+const COLOURS = 8, DASHES = ["", "9 4", "3 3", "12 3 3 3", "6 2 2 2 2 2", "15 3", "2 6", "12 3 6 3"]; // 64 kinds of lines
 const dashOf = (variant) => DASHES[Math.floor(variant / COLOURS) % DASHES.length];
 const colourOf = (variant) => `var(--c${variant % COLOURS})`;
-const number = (value) => (value === null || value === undefined ? "" : Number(value.toPrecision(4)).toString());
+function number(value) {
+  if (value === null || value === undefined) return "";
+  const rounded = Number(value.toPrecision(4));
+  return rounded !== 0 && Math.abs(rounded) < 1e-4 ? rounded.toExponential() : rounded.toString();
+}
 const SIGNS = { good: "✓", warning: "!", bad: "✗", none: "–", pending: "…" };
 
 function signed(value) {
@@ -37,11 +41,17 @@ function Choice({ id, label, value, choices, change }) {
   return html`<label>${label}<select id=${id} value=${value} onchange=${(event) => change(event.currentTarget.value)}>
     ${choices.map(([key, text]) => html`<option key=${key} value=${key} selected=${key === value}>${text}</option>`)}</select></label>`;
 }
-function Table({ head, rows, numeric = () => false, caption }) {
+/** A table, of which the first cells of a row name it. On a phone, a row is a paragraph that repeats the column heads. */
+function Table({ head, rows, numeric = () => false, caption, names = 1 }) {
+  const kind = (i) => [numeric(i) ? "number" : "", i < names ? "name" : ""].filter(Boolean).join(" ");
   return html`<div class="wide" tabindex="0" role="region" aria-label=${caption}><table><thead><tr>
-    ${head.map((cell, i) => html`<th scope="col" class=${numeric(i) ? "number" : ""}>${cell}</th>`)}</tr></thead><tbody>
-    ${rows.map(([cells, name]) => html`<tr class=${name || ""}>${cells.map((cell, i) => html`<td class=${numeric(i) ? "number" : ""}>${cell}</td>`)}</tr>`)}
+    ${head.map((cell, i) => html`<th scope="col" class=${kind(i)}>${cell}</th>`)}</tr></thead><tbody>
+    ${rows.map(([cells, name]) => html`<tr class=${name || ""}>${cells.map((cell, i) => html`<td class=${kind(i)} data-head=${head[i]}>${cell}</td>`)}</tr>`)}
     </tbody></table></div>`;
+}
+/** The value of an option; a short one is never broken. */
+function Code({ text }) {
+  return html`<code class=${text.length < 24 ? "short" : ""}>${text}</code>`;
 }
 function Section({ id, title, children }) {
   return html`<section id=${id} aria-label=${title}><h2>${title}</h2>${children}</section>`;
