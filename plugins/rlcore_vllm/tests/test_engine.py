@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_walks import LEARNERS, imitate, improve, lines
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import rlcore
@@ -32,7 +33,6 @@ from rlcore_vllm.vllm_sampler import VLLMSampler
 
 pytestmark = pytest.mark.engine
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 RECORDED = Path(__file__).with_name("recorded_answer.json")
 SAMPLING = SamplingConfig(max_new_tokens=8)
 ROWS = [Prompt("", tokens) for tokens in ((0, 1), (2, 3, 4), (5,), (6, 14, 26, 14, 13), (0, 1), (0, 1))]
@@ -260,37 +260,13 @@ class Killer:
                 os.kill(pid, signal.SIGKILL)
 
 
-LEARNERS: dict[str, dict[str, Any]] = {
-    "grpo": {"rollouts": 420, "num_generations": 21, "iterations": 2, "minibatches": 3, "optimizer": {"lr": 3e-4}},
-    "ppo": {"rollouts": 420, "batch_size": 140, "epochs": 2, "clip": 0.4, "kl_coef": 0.0, "optimizer": {"lr": 5e-4}},
-}
-
-
 @pytest.mark.parametrize("trainer", LEARNERS)
-def test_random_walks_are_learned_from_vllm(
-    trainer: str, engine: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_walks_are_learned_from_vllm(trainer: str, engine: dict[str, Any], tmp_path: Path) -> None:
     """Optimality reaches .95, with a server that is killed on the way, and with log-probs within 1e-5 at each step."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    walks: Any = __import__("walks")
-    shape = {"n_layer": 6, "n_embd": 128, "n_head": 4, "vocab_size": 23, "n_positions": 64}
-    ids = {"bos_token_id": 21, "eos_token_id": 21, "pad_token_id": 22}
-    config = GPT2Config(**shape, **ids, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    imitated = rlcore.train(
-        config, tokenizer=walks.tokenizer(), trainer={"name": "sft", "batch_size": 100, "optimizer": {"lr": 1e-3}},
-        samples=walks.samples(), loggers=[], run={"epochs": 15, "root": str(tmp_path), "name": "sft", "report": False},
-    )  # fmt: skip
-    given = {"name": trainer, **LEARNERS[trainer]}
-    given["optimizer"] |= {"betas": [0.9, 0.999], "eps": 1e-5, "scheduler": "linear"}
+    imitate(tmp_path)
     killer = Killer()
-    improved = rlcore.train(
-        str(imitated.run_dir / "model"), trainer=given, prompts=walks.starts(),
-        eval_prompts=walks.eval_prompts(), reward_fn=walks.reward_fn, gen={"max_new_tokens": 9},
-        eval={"batch_size": 1000}, sampler={"name": "vllm", **engine}, observers=[killer],
-        run={"steps": 30, "root": str(tmp_path), "name": trainer, "report": False},
-    )  # fmt: skip
-    lines = [json.loads(line) for line in (improved.run_dir / "metrics.jsonl").read_text().splitlines()]
-    gaps = [line["is/logprob_gap"] for line in lines if "is/logprob_gap" in line]
+    improved = improve(tmp_path, trainer, engine, observers=[killer], run={"steps": 30})
+    gaps = [line["is/logprob_gap"] for line in lines(improved.run_dir / "metrics.jsonl") if "is/logprob_gap" in line]
     print(f"{trainer}: optimality {improved.metrics['eval/reward/mean']:.4f}; gaps: mean {sum(gaps) / len(gaps):.1e}, "
           f"largest {max(gaps):.1e} over {len(gaps)} rounds; killed {killer.killed}", file=sys.stderr)  # fmt: skip
     assert killer.killed
