@@ -52,12 +52,12 @@ def test_lines_and_arrays_may_be_compressed(tmp_path):
 
 def test_a_pattern_and_a_folder_have_the_rows_of_their_files_in_the_order_of_the_names(tmp_path):
     (tmp_path / "parts" / "deep").mkdir(parents=True)
-    for name, row in (("parts/b.jsonl", 1), ("parts/a.jsonl.gz", 0), ("parts/deep/c.jsonl", 2)):
+    for name, row in (("parts/b.jsonl", 1), ("parts/a.jsonl.gz", 0), ("parts/deep/c.jsonl", 2), ("d.jsonl.gz", 3)):
         (tmp_path / name).write_bytes(compress(name, json.dumps({"prompt": str(row)}) + "\n"))
     (tmp_path / "parts" / "notes.md").write_text("no rows")
     for source, expected in (
         ("parts", "01"), ("parts/*.jsonl*", "01"), ("parts/**/*.jsonl", "12"), (f"{tmp_path}/parts/?.jsonl", "1"),
-        (["parts/deep/*.jsonl", "parts/b.jsonl"], "21"),
+        (["parts/deep/*.jsonl", "parts/b.jsonl"], "21"), ("*.gz", "3"),
     ):  # fmt: skip
         assert "".join(row["prompt"] for row in load_source(source)) == expected, source
     streamed = open_stream("parts/**/*.jsonl", DataConfig(streaming=True), seed=0)

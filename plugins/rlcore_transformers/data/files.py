@@ -25,8 +25,9 @@ def type_of(name: str | Path) -> str:
 
 
 def is_pattern(name: str) -> bool:
-    """Return whether a name stands for several files: it has `*` or `?`, and ends like a data file or a folder."""
-    return bool({"*", "?"} & set(name)) and ("/" in name or type_of(name) in READERS) and existing_path(name) is None
+    """Return whether a name stands for several files: it has `*` or `?`, and names a folder or ends like a data file."""
+    ends_like_file = type_of(name) in READERS or Path(name).suffix.lower() in COMPRESSED
+    return bool({"*", "?"} & set(name)) and ("/" in name or ends_like_file) and existing_path(name) is None
 
 
 def matching_files(pattern: str, what: str) -> list[Path]:
