@@ -25,7 +25,7 @@ def type_of(name: str | Path) -> str:
 
 
 def is_pattern(name: str) -> bool:
-    """Return whether a name stands for several files: it has `*` or `?`, and names a folder or ends like a data file."""
+    """Return whether a name with `*` or `?` stands for several files: it names a folder, or ends like a data file."""
     ends_like_file = type_of(name) in READERS or Path(name).suffix.lower() in COMPRESSED
     return bool({"*", "?"} & set(name)) and ("/" in name or ends_like_file) and existing_path(name) is None
 
