@@ -33,8 +33,9 @@ def renewing(raw: Raw, layout: Placement, *, is_cpu: bool) -> dict[str, int]:
         return {}
     if serving.reads == WHOLE:
         return {GATHERED: sizes.completed(layout.strategy)} if layout.divides_weights else {}
-    checking = {CHECKED: raw.checking} if raw.checking else {}
     divides = layout.divides_weights
+    compared = (raw.by_block if divides else raw.passes).checking
+    checking = {CHECKED: compared} if compared else {}
     is_collected = (is_cpu and divides) or (serving.keeps and not serving.sleeps)
     streaming = {ONE_TENSOR: ASSEMBLING * sizes.largest} if divides else {}
     if is_collected and serving.chunk:

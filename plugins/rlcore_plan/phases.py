@@ -16,7 +16,7 @@ from rlcore_plan.live import LiveBytes, held, parameters_of
 from rlcore_plan.model_sizes import find_blocks, low_weights, sizes_of
 from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.reward_models import scoring_pass
-from rlcore_plan.scoring_passes import checking, scoring
+from rlcore_plan.scoring_passes import passes_without_gradients
 from rlcore_plan.serving import num_copies
 from rlcore_plan.step_memory import Raw, TensorPasses, UpdateBytes
 from rlcore_plan.tensor_passes import divided_layers, measure_tensor_passes, weights_of
@@ -54,23 +54,22 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None, *,
             (f"reward {each.name}", *scoring_pass(each, live, num=num_judged, length=longest))
             for each in subject.rewards
         )
-        compared = checking(subject, live)
-        scored = tuple(("scoring", *each) for each in scoring(subject, live))
+        passes, by_block = passes_without_gradients(subject, live)
         micro, largest = _micro_batches(subject)
         found = update(live, updater, _passes(subject, live, updater, largest, min(micro, 2)))
         low = _low_passes(subject, live, largest) if is_low and subject.world > 1 else None
         trunk = _trunk_cache(subject, live)
         layers = divided_layers(subject) if tensor else {}
         parts = weights_of(subject, layers)
-        passes = _tensor_passes(subject, live, found, layers, largest, micro) if layers else None
+        divided = _tensor_passes(subject, live, found, layers, largest, micro) if layers else None
     return Raw(
-        sizes=sizes_of(policy, low=is_low, layers=parts), tensor=passes,
+        sizes=sizes_of(policy, low=is_low, layers=parts), tensor=divided,
         reference=held(*weights, *beside) - held(*weights),
         rewards=held(*(p for each in subject.rewards for p in parameters_of(each.scorer.module))),
         rollouts=subject.workload.num_held * longest * TOKEN_BYTES,
-        trunk=trunk, draws=draws, judging=judging, scoring=scored, update=found, low=low, num_micro=micro,
-        recomputes=bool(settings.model.get("gradient_checkpointing")), reads_rows=_reads_rows(subject),
-        checking=compared, ahead=num_copies(subject.chosen, settings.run.asynchronous),
+        trunk=trunk, draws=draws, judging=judging, passes=passes, by_block=by_block, update=found, low=low,
+        num_micro=micro, recomputes=bool(settings.model.get("gradient_checkpointing")), reads_rows=_reads_rows(subject),
+        ahead=num_copies(subject.chosen, settings.run.asynchronous),
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def measure_rehearsal(subject: PlannedRun, rehearsal: Rehearsal, live: LiveBytes
     return Raw(
         sizes=sizes_of(subject.policy, low=subject.ranks.mixed_precision == "bf16"),
         reference=0,
-        rewards=0, rollouts=rehearsal.num_held_bytes, trunk=0, draws=Draws(draws, 0), judging=(), scoring=(),
+        rewards=0, rollouts=rehearsal.num_held_bytes, trunk=0, draws=Draws(draws, 0), judging=(),
         update=found, low=None, num_micro=rehearsal.num_passes,
         recomputes=bool(subject.settings.model.get("gradient_checkpointing")),
         beside=held(*weights) - held(*parameters_of(module)),

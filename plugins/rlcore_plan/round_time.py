@@ -143,7 +143,7 @@ def work_of(subject: PlannedRun, raw: Raw) -> Work:
     epochs = [getattr(options, name, 1) for name in ("epochs", "iterations")]
     passes = max([each for each in epochs if isinstance(each, int)], default=1)
     steps = passes * -(-workload.num_sampled // workload.batch_size) if workload.num_sampled else 1
-    scored = int(workload.reference) + int(bool(raw.scoring) and not workload.reference)
+    scored = int(workload.reference) + int(bool(raw.passes.scoring) and not workload.reference)
     return Work(
         workload, sampled, at_once, subject.lengths.prompt if sampled else 0,
         settings.gen.max_new_tokens if sampled else 0, cache, steps,

@@ -98,6 +98,19 @@ class Measured:
 
 
 @attrs.frozen
+class Passes:
+    """The memory of passes without gradients, in bytes.
+
+    Attributes:
+        scoring: name, bytes and holes of the passes over the rows that are scored.
+        checking: bytes of a pass over the rows whose log-probs are compared with those of what samples elsewhere.
+    """
+
+    scoring: tuple[tuple[str, int, int], ...] = ()
+    checking: int = 0
+
+
+@attrs.frozen
 class TensorPasses:
     """An optimizer step in which every process computes a part of each layer, of the rows of all (`run.shard=tp`).
 
@@ -124,14 +137,14 @@ class Raw:
         trunk: bytes of cached outputs of frozen layers.
         draws: the memory of sampling.
         judging: name, bytes and holes of a pass of each reward model.
-        scoring: name, bytes and holes of the passes without gradients.
         update: the memory of an optimizer step.
         low: that of its passes if the linear layers of blocks have weights of 16 bits; None if they compute in 32.
         num_micro: micro-batches of an optimizer step.
         recomputes: whether activations are computed again in the backward pass.
         beside: bytes of frozen modules beside the policy's that are no reference.
         reads_rows: whether a process that divides the model reads its own rows of it, and not the whole model.
-        checking: bytes of a pass over the rows whose log-probs are compared with those of what samples elsewhere.
+        passes: the passes without gradients on whole weights.
+        by_block: those that complete one block of weights at a time.
         engines: what samples instead of the policy in this process; None if the policy does.
         tensor: the passes of `run.shard=tp`; None with another strategy.
         ahead: rounds that are sampled from copies of the weights that train, while the policy learns.
@@ -144,14 +157,14 @@ class Raw:
     trunk: int
     draws: Draws
     judging: tuple[tuple[str, int, int], ...]
-    scoring: tuple[tuple[str, int, int], ...]
     update: UpdateBytes
     low: UpdateBytes | None
     num_micro: int
     recomputes: bool
     beside: int = 0
     reads_rows: bool = False
-    checking: int = 0
+    passes: Passes = Passes()
+    by_block: Passes = Passes()
     engines: Engines | None = None
     tensor: TensorPasses | None = None
     ahead: int = 0

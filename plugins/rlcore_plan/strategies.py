@@ -63,7 +63,8 @@ def arrange(raw: Raw, layout: Placement, *, is_cpu: bool) -> Measured:
         policy = (raw.sizes.completed if is_whole else raw.sizes.by_block)(layout.strategy)
     phases = _sampling(raw, layout, policy, beside, is_cpu=is_cpu)
     reference = raw.sizes.reference_by_block(beside_block=not is_whole) if layout.divides_weights else 0
-    passes = [(each, 0) for each in raw.judging] + [(each, reference) for each in raw.scoring]
+    scoring = (raw.by_block if layout.divides_weights and not is_whole else raw.passes).scoring
+    passes = [(each, 0) for each in raw.judging] + [(each, reference) for each in scoring]
     for (name, size, holes), more in passes:
         parts = {GATHERED: policy + more} if policy else {}
         phases.append(Phase(name, {**parts, "one pass": size}, total + policy + more + size, holes))

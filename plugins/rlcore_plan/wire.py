@@ -132,9 +132,9 @@ def _weights(raw: Raw, layout: Placement, workload: Workload, *, num_rows: int) 
         found.append(attrs.evolve(whole, purpose=purpose))
     passes = -(-num_rows // (layout.world * workload.num_scored)) if workload.num_scored else 0
     if reads != ALL and engines is not None:
-        checks = max(engines.serving.engines, 1) if raw.checking else 0
+        checks = max(engines.serving.engines, 1) if raw.passes.checking else 0
         further = {"weights to check, one block at a time": checks}
-        further |= {"weights to score with, one block at a time": passes if raw.scoring else 0}
+        further |= {"weights to score with, one block at a time": passes if raw.passes.scoring else 0}
         found += [attrs.evolve(whole.times(number), purpose=name) for name, number in further.items() if number]
     reference = sum(each.size for each in sizes.reference)
     if reference and passes:

@@ -27,7 +27,8 @@ def by_block(learner: Any, shards: Sequence[Shards]) -> Iterator[None]:
     """Return a context in which weights are complete while they are needed; all processes enter and leave it together.
 
     Weights outside the blocks are complete throughout. Weights that are whole already stay so, and those whose
-    addresses may not change are gathered.
+    addresses may not change are gathered. The copies of 16 bits that autocast makes of weights are freed after each
+    block; those outside the blocks are made again when they are used next.
 
     Args:
         learner: the learner (`rlcore.protocols.Divisible`). Passes run its `module`, and what its method
@@ -128,6 +129,7 @@ class _Passes:
             def after(*_: object, weights: Sequence[_Weight] = weights) -> None:
                 for each in weights:
                     each.free()
+                torch.clear_autocast_cache()  # where autocast keeps 16-bit copies of weights that train
 
             self._handles += [
                 block.register_forward_pre_hook(before, prepend=True),

@@ -2,9 +2,10 @@
 
 Of a linear layer that the model's plan names (`rlcore_shard.tensor_plan`) each process keeps some columns or rows, with
 their gradients and moments, and computes with these alone: in passes with gradients no weight of a layer is gathered,
-but processes sum hidden states, twice in a layer forward and twice backward. All of them run the same rows, those of
-all processes (`rlcore_shard.shared_rows`). What the plan does not name is whole in every process. Passes without
-gradients, of which processes make different numbers, run on whole weights that are gathered (`rlcore_shard.shards`).
+but processes sum hidden states: twice in a block forward, and backward once for each linear layer of which they keep
+columns, five in a block of a Llama. All of them run the same rows, those of all processes (`rlcore_shard.shared_rows`).
+What the plan does not name is whole in every process. Passes without gradients, of which processes make different
+numbers, run on whole weights that are gathered (`rlcore_shard.shards`).
 
 Shoeybi et al. 2019, arXiv:1909.08053.
 """

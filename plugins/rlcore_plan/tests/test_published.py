@@ -39,7 +39,7 @@ def dense(parameters: float, layers: int, width: int) -> tuple[Matrices, Raw]:
     group = Group(2 * block, 2 * block, 2 * block)
     sizes = ModelSizes(weights, (), 0, (group,) * layers, Group(0, 0, 0), 0, "")
     update = UpdateBytes(kept=0, most=0, gradients=0)
-    raw = Raw(sizes, 0, 0, 0, 0, Draws((), 0), (), (), update, None, 1, recomputes=True)
+    raw = Raw(sizes, 0, 0, 0, 0, Draws((), 0), (), update, None, 1, recomputes=True)
     return Matrices(parameters, parameters, parameters, parameters, layers, width, 0.0), raw
 
 

@@ -56,6 +56,18 @@ def values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return merge(run, {"run": {"steps": 3}})
 
 
+def test_a_pass_in_bf16_keeps_16_bit_copies_of_all_whole_weights_or_of_one_block(values: dict[str, Any]) -> None:
+    """The Llama has 6 blocks of 4 matrices of attention and 3 of the feed-forward layer."""
+    copies = 2 * (4 * 256 * 256 + 3 * 256 * 688)
+    sizes = {}
+    for reads in ("whole", "stream"):
+        chosen = {"sampler": SAMPLERS[reads], "run": {"mixed_precision": "bf16"}}
+        phases = {each.name: each for each in estimate(merge(values, chosen), "test", world=2).measured.phases}
+        sizes[reads] = phases["scoring"].parts["one pass"]
+    assert sizes["stream"] >= copies
+    assert 5 * copies <= sizes["whole"] - sizes["stream"] <= 6 * copies
+
+
 def peak(found: Estimate, name: str) -> int:
     return next(each.peak for each in found.measured.phases if each.name == name)
 
@@ -93,7 +105,7 @@ def counted(seen: dict[str, Any]) -> float:
 def test_a_rank_completes_for_a_sampler_elsewhere_what_is_planned(
     reads: str, mixed: str, values: dict[str, Any], measure: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With bf16, a pass keeps the copies of all weights that autocast has made."""
+    """With bf16, a pass keeps the 16-bit copies of one block's weights that autocast has made, and not of all."""
     monkeypatch.setattr("rlcore_vllm.weights.PIECE", 0)  # the stand-in keeps no tensor
     values = merge(values, {"run": {"mixed_precision": mixed}})
     found, seen = estimate(merge(values, {"sampler": SAMPLERS[reads]}), "test", world=2), measure(values, reads)
@@ -103,15 +115,16 @@ def test_a_rank_completes_for_a_sampler_elsewhere_what_is_planned(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mixed", ["no", "bf16"])
 def test_a_rank_whose_weights_reach_a_server_holds_what_is_planned(
-    values: dict[str, Any], measure: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    mixed: str, values: dict[str, Any], measure: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "plugins" / "rlcore_vllm" / "tests"))
     from vllm_stand_in import StandIn
 
     server = StandIn()
     try:
-        served = merge(values, {"sampler": {"name": "vllm", "url": server.url}})
+        served = merge(values, {"sampler": {"name": "vllm", "url": server.url}, "run": {"mixed_precision": mixed}})
         found, seen = estimate(served, "test", world=2), measure(served, "vllm")
     finally:
         server.close()
