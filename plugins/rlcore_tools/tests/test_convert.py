@@ -432,6 +432,7 @@ def test_tokens_that_generate_suppresses_or_favours_become_options_of_the_sample
 
 @pytest.mark.parametrize(("name", "said"), [
     ("num_beams", "the sequences of a beam search are no samples of the policy"),
+    ("beam", "the sequences of a beam search are no samples of the policy"),
     ("suppress_tokens", "use sampler.forbidden_tokens"),
 ])  # fmt: skip
 def test_arguments_of_generate_in_a_configuration_are_answered(
