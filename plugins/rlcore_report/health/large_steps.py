@@ -56,8 +56,9 @@ def step_too_large(run: JudgedRun) -> Verdict | None:
     factor = max(0.01, min(0.1, math.sqrt(TARGET_KL / largest))) if largest > LARGE_KL else 0.1
     return Verdict(
         "Updates are too large", "bad", "; ".join(text for _, text in bad),
-        "The model jumps instead of learning, and what it had learned before is lost: lower the learning rate; a "
-        "warm-up (trainer.optimizer.warmup_steps) helps where only the first steps are too large.",
+        "The model jumps instead of learning, and what it had learned before is lost: lower the learning rate, and "
+        "once more if that is not enough, because the size of the damage does not show how much too large the rate "
+        "was. A warm-up (trainer.optimizer.warmup_steps) helps where only the first steps are too large.",
         causes.TOO_LARGE, min(step for step, _ in bad), "trainer.optimizer.lr", run.rate(factor),
     )  # fmt: skip
 
@@ -141,7 +142,8 @@ def _sudden_end(run: JudgedRun) -> tuple[int | None, str] | None:
     bound = _num_first(run) if float(reward.late.mean()) < initial(reward) else run.total_steps / 4
     is_early = step is not None and step <= bound and median(spread.values[spread.steps >= step]) < limit
     evidence = f"reward/std went from {spread.known[0]:.2g} to {median(spread.late):.2g}"
-    return (step if is_early and not run.is_nearly_solved else None), evidence
+    is_bad = is_early and not run.is_nearly_solved
+    return (step, f"all responses become alike: {evidence}") if is_bad else (None, evidence)
 
 
 def _tokens(run: JudgedRun) -> float:

@@ -33,6 +33,8 @@ function Health() {
   const shown = verdicts.flatMap((list, i) => list.filter((each) => view.passed || each.level !== "good").map((each) => [each, i]));
   return html`<${Section} id="health" title="Health"><div class="controls">
     <${Check} id="passed" label=${`show the ${passed} checks that passed`} value=${view.passed} change=${(value) => setView({ passed: value })} /></div>
+    ${verdicts.some((list) => list.filter((each) => each.level !== "good").length > 1)
+    ? html`<p class="hint" id="first-cause">The first problem of a run is the likely cause; the others may follow from it.</p>` : null}
     ${shown.length ? null : html`<p class="hint">${passed ? "No check found a problem." : "There are too few metrics for a verdict."}</p>`}
     ${shown.map(([each, i]) => html`<div class=${`verdict ${each.level}`} key=${`${i} ${each.name}`}><span class="level">${SIGNS[each.level]} ${each.name}</span>
       ${runs.length > 1 ? html`<span class="dim">${runs[i].name}: </span>` : null}<span>${each.evidence}${each.step === null ? "." : `; from step ${each.step} on.`}</span>

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from rich.cells import cell_len
 from rich.text import Text
 
 from rlcore._version import __version__
@@ -20,6 +21,8 @@ from rlcore_report.run_files import Row
 SCHEMA = 1
 LEAST_ROOM = 36
 """Columns that a table leaves to prompts and outputs; with fewer, they are printed below the numbers."""
+GAP = 2
+"""Columns between those of a list."""
 ENDS_OF_EPISODES = ("done", "truncated", "max_turns", "max_new_tokens", "context", "failed")
 """Ends that a row of an episode may have as metrics `episode/END`, of which one is 1."""
 
@@ -55,11 +58,19 @@ def rollouts_as_json(run: Path, groups: Mapping[str, list[Row]]) -> str:
 
 
 def print_runs(runs: list[RunSummary]) -> None:
-    """Print one row per run."""
-    table = make_list(*(field.name for field in attrs.fields(RunSummary)))
-    for run in runs:
-        table.add_row(*(Text(str(value)) for value in attrs.astuple(run)))
-    make_console().print(table)
+    """Print one row per run; on a terminal that is too narrow, its numbers are on a second line."""
+    console, heads = make_console(), [field.name for field in attrs.fields(RunSummary)]
+    cells = [[str(value) for value in attrs.astuple(run)] for run in runs]
+    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    if console.is_terminal and sum(widths) + GAP * (len(widths) - 1) > console.width:
+        for run in runs:
+            console.print(Text.assemble((run.run, "bold"), f"  {run.changed}"), soft_wrap=True)
+            console.print(f"  {run.steps} steps, {run.rollouts} rollouts, {run.completions} completions")
+        return
+    table = make_list(*heads)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
 def runs_as_json(runs: list[RunSummary]) -> str:

@@ -101,6 +101,22 @@ def test_an_image_that_a_prompt_names_is_shown_beside_it(open_page: Open, tmp_pa
     assert opened.problems == []
 
 
+@pytest.mark.parametrize(("lr", "count"), [(1e-3, 1), (0.0, 2)])
+def test_the_first_of_several_problems_is_called_the_likely_cause(
+    open_page: Open, tmp_path: Path, lr: float, count: int
+) -> None:
+    folder = make_run(tmp_path / "walks", steps=8)
+    write_lines(RunDir(folder).metrics, [
+        {"step": step, "reward/mean": 0.0, "reward/std": 0.0, "lr": lr} for step in range(1, 9)
+    ])  # fmt: skip
+    page = open_page(address_of([folder], tmp_path / "page.html")).page
+    page.locator(".verdict").first.wait_for()
+    assert page.locator(".verdict .level").all_inner_texts() == [
+        "✗ The reward is constant", "✗ Learning rate is 0",
+    ][:count]  # fmt: skip
+    assert page.locator("#first-cause").count() == (count > 1)
+
+
 def test_filters_choose_curves_and_samples(open_page: Open, tmp_path: Path) -> None:
     opened = open_page(address_of([make_run(tmp_path / "walks")], tmp_path / "page.html"))
     page = opened.page

@@ -66,6 +66,19 @@ def test_no_line_is_wider_than_the_terminal_and_texts_have_room(
     assert max(len(line.strip()) for line in options.splitlines()) > width / 2  # meanings are no thin column
 
 
+@pytest.mark.parametrize(("width", "is_table"), [(60, False), (75, False), (76, True), (80, True)])
+def test_names_of_runs_are_never_broken(
+    long_run: RunDir, monkeypatch: pytest.MonkeyPatch, width: int, is_table: bool
+) -> None:
+    """A table takes 22 + 5 + 8 + 11 + 22 columns and four gaps of two: 76."""
+    long_run.path.rename(long_run.path.with_name("randomwalks-lr-0.00001"))
+    lines = [line.rstrip() for line in on_terminal(monkeypatch, width, "rollouts").splitlines()]
+    assert max(map(len, lines)) <= width
+    assert lines[0].split()[0] == ("run" if is_table else "randomwalks-lr-0.00001")
+    if not is_table:
+        assert lines[1:] == ["  0 steps, 2000 rollouts, 0 completions"]
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_components_are_listed_in_lines_that_end_after_a_name_and_its_comma(
     monkeypatch: pytest.MonkeyPatch, width: int
