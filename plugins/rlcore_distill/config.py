@@ -39,6 +39,16 @@ class ServerOptions:
 
 
 @config
+class DistillOptimizer(OptimizerConfig):
+    """The optimizer of distillation; other options than `lr` have their usual defaults."""
+
+    lr: float | None = option(
+        2e-5, "learning rate after warm-up; null: follows the size of the model (docs/training.md)", gt=0,
+        lt=float("inf"), source="default of TRL 1.16 for generalised knowledge distillation",
+    )  # fmt: skip
+
+
+@config
 class DistillConfig(BatchOptions):
     """Distillation on demonstrations and on the policy's own outputs to their prompts."""
 
@@ -64,9 +74,7 @@ class DistillConfig(BatchOptions):
         lt=float("inf"),
     )  # fmt: skip
     batch_size: int = option(32, "rows of one optimizer step, on all ranks together", ge=1, unit="sequences")
-    optimizer: OptimizerConfig = option(
-        OptimizerConfig(lr=2e-5), "optimizer, learning-rate schedule, bound on gradients"
-    )
+    optimizer: OptimizerConfig = option(DistillOptimizer(), "optimizer, learning-rate schedule, bound on gradients")
 
 
 @config

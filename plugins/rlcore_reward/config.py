@@ -15,6 +15,16 @@ RAO_KUPPER = "Rao and Kupper 1967"
 
 
 @config
+class RewardOptimizer(OptimizerConfig):
+    """The optimizer of reward models; other options than `lr` have their usual defaults."""
+
+    lr: float | None = option(
+        1e-4, "learning rate after warm-up; null: follows the size of the model (docs/training.md)", gt=0,
+        lt=float("inf"), source="default of TRL 1.16 for reward models",
+    )  # fmt: skip
+
+
+@config
 class RewardConfig(BatchOptions):
     """Training of a reward model on pairs of answers."""
 
@@ -36,9 +46,7 @@ class RewardConfig(BatchOptions):
         "before that is expected; a larger one makes ties likelier", gt=1, source=RAO_KUPPER,
     )  # fmt: skip
     dropout: bool = option(False, "keep the model's dropout while training")
-    optimizer: OptimizerConfig = option(
-        OptimizerConfig(lr=1e-4), "optimizer, learning-rate schedule, gradient clipping"
-    )
+    optimizer: OptimizerConfig = option(RewardOptimizer(), "optimizer, learning-rate schedule, gradient clipping")
 
 
 @config
@@ -78,9 +86,7 @@ class ProcessRewardConfig(BatchOptions):
         1024, "longer answers, prompt included, are left out and counted; 0: no limit", ge=0, unit="tokens"
     )
     dropout: bool = option(False, "keep the model's dropout while training")
-    optimizer: OptimizerConfig = option(
-        OptimizerConfig(lr=1e-4), "optimizer, learning-rate schedule, gradient clipping"
-    )
+    optimizer: OptimizerConfig = option(RewardOptimizer(), "optimizer, learning-rate schedule, gradient clipping")
 
 
 @config

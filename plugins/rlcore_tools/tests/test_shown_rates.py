@@ -67,6 +67,22 @@ def test_imitation_has_a_source_and_a_rule_that_agree_with_its_fixed_rate(
     assert lines[-3] == "  weights: 0.00043 for 1.5e+06, 5e-05 for 1.24e+08, 5e-05 for 5e+08, 5e-05 for 7e+09"
 
 
+@pytest.mark.parametrize(
+    ("trainer", "rate", "source"),
+    [
+        ("reward", "0.0001", "default of TRL 1.16 for reward models"),
+        ("process_reward", "0.0001", "default of TRL 1.16 for reward models"),
+        ("distill", "2e-05", "default of TRL 1.16 for generalised knowledge distillation"),
+    ],
+)
+def test_rates_of_trl_have_it_as_their_source(
+    trainer: str, rate: str, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(capsys, trainer).splitlines()
+    assert source in next(line for line in lines if line.startswith("optimizer.lr "))
+    assert lines[-5] == f"optimizer.lr = {rate}, the default: for every model"
+
+
 def test_rates_are_in_the_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     (options,) = json.loads(shown(capsys, "ilql", "--json"))["shown"]
     (rate,) = options["learning_rates"]
