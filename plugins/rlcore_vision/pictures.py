@@ -6,8 +6,10 @@ import base64
 import binascii
 import io
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -16,6 +18,9 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 
 FORMS = "an image is a path, a PIL image, bytes, a row of datasets.Image ({bytes, path}), or a data: URL"
+
+TIMEOUT_S = 60.0
+"""Longest wait for a part of an image that is downloaded."""
 
 
 def open_picture(source: Any, where: str = "image", *, allow_urls: bool = False) -> Image.Image:
@@ -33,7 +38,8 @@ def open_picture(source: Any, where: str = "image", *, allow_urls: bool = False)
     if isinstance(source, Image.Image):
         return source.convert("RGB")
     if isinstance(source, Mapping) and (source.get("bytes") is not None or source.get("path") is not None):
-        return open_picture(source["bytes"] if source.get("bytes") is not None else source["path"], where)
+        inner = source["bytes"] if source.get("bytes") is not None else source["path"]
+        return open_picture(inner, where, allow_urls=allow_urls)
     if isinstance(source, bytes | bytearray):
         return _decode(io.BytesIO(source), f"{len(source)} bytes", where)
     if isinstance(source, str) and source.startswith(("http://", "https://")):
@@ -65,7 +71,9 @@ def _decode(file: Any, name: str, where: str) -> Image.Image:
     try:
         with Image.open(file) as image:
             return ImageOps.exif_transpose(image).convert("RGB")
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+    except UnidentifiedImageError as error:  # whose text names an object
+        raise DataError(f"{where}: image {name}: is not in a format of images that PIL knows") from error
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{where}: image {name}: cannot be read as an image: {error}") from error
 
 
@@ -85,9 +93,10 @@ def _download(url: str, where: str, *, allowed: bool) -> Image.Image:
             f"{where}: image {shorten(url, 200)}: is a URL, and a run downloads none by itself: set "
             "model.allow_urls=true, or download the images and give their paths"
         )
-    from transformers.image_utils import load_image
-
+    request = Request(url, headers={"User-Agent": "rlcore-vision"})  # noqa: S310  http or https
     try:
-        return load_image(url, timeout=60).convert("RGB")
-    except Exception as error:  # the libraries of the network raise errors of their own
+        with urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
+            content = response.read()
+    except (OSError, HTTPException, ValueError) as error:
         raise DataError(f"{where}: image {shorten(url, 200)}: cannot be downloaded: {error}") from error
+    return _decode(io.BytesIO(content), shorten(url, 200), where)
