@@ -140,7 +140,7 @@ class CodeTests:
             pairs = zip(value["inputs"], value["outputs"], strict=True)
             value = [{"input": given, "output": expected} for given, expected in pairs]
         if not isinstance(value, (list, tuple)):
-            raise RewardError(f"{where}: is a {type(value).__name__}; {FORMS}")
+            raise RewardError(f"{where}: has the type {type(value).__name__}; {FORMS}")
         if len(value) > self.config.most_tests:
             raise RewardError(
                 f"{where}: has {len(value)} tests, more than code_tests.most_tests = {self.config.most_tests}"

@@ -175,7 +175,7 @@ def test_the_number_of_processes_is_limited_unless_the_user_is_root() -> None:
 @pytest.mark.parametrize(
     ("tests", "message"),
     [
-        (3, "sample 0, column 'tests': is a int; tests are a list of statements"),
+        (3, "sample 0, column 'tests': has the type int; tests are a list of statements"),
         ("assert (", "sample 0, column 'tests', test 0: 'assert (' is no Python: '(' was never closed"),
         (["assert 1", 3], "sample 0, column 'tests', test 1: 3 is no test; tests are a list"),
         ([{"input": "1"}], "test 0: {'input': '1'} is no test"),

@@ -131,8 +131,8 @@ def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draf
             return _Draft(chat=make_chat(where, [*prompt, *output], data, first=len(prompt), template=variables))
         refuse_empty(row, (prompt_column, outputs[0]), where)
         raise DataError(
-            f"{where}: '{prompt_column}' is a {type(prompt).__name__} and '{outputs[0]}' a {type(output).__name__}; "
-            "both must be strings, or both lists of {role, content} messages"
+            f"{where}: '{prompt_column}' has the type {type(prompt).__name__}, and '{outputs[0]}' "
+            f"{type(output).__name__}; both must be strings, or both lists of {{role, content}} messages"
         )
     if is_conversation(row.get("messages")):
         return _Draft(chat=make_chat(where, row["messages"], data, template=template_variables(row, where)))
