@@ -1,14 +1,15 @@
 """Learn the random walks with the defaults of a trainer, and print the mean reward before and after.
 
-    python defaults.py TRAINER [--graph-seed 7] [--seed 0] [--steps N] [--epochs 15] [--lr RATE] [--out runs]
+    python defaults.py TRAINER [--graph-seed 7] [--seed 0] [--steps N] [--epochs 15] [--lr RATE] [--of 2] [--out runs]
 
 TRAINER is `grpo`, `rloo` (`grpo` with `preset: rloo`), `ppo`, `rft`, `dpo`, `online_dpo` or `ilql`. The task is that of
 `walks.py`, the reward the optimality of a walk, at most 1. All options of the trainer have their defaults; set by hand
 are the number of steps (STEPS), the 9 new tokens of a walk and the imitation before it: 15 epochs of SFT at a learning
 rate of 1e-3, batches of 100, seed 0. `ppo` gets each of the 20 starts seven times, since its rounds have 128 responses;
 with each start once graph 7 ends at .974 instead of .987. `ilql` begins from random weights, and learns from the 1000
-walks of the task. `dpo` learns from 9600 pairs of walks that the model samples after imitation. The table of
-docs/training.md, "Learning rates by the size of the model", has the results.
+walks of the task. `dpo` learns from 9600 pairs of walks that the model samples after imitation: two walks from the same
+start, or, with `--of 4`, the best of four and one of the others. The table of docs/training.md, "Learning rates by the
+size of the model", has the results.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def main() -> None:
         each = 7 if options.trainer == "ppo" else 1
         model, inputs = str(imitation.run_dir / "model"), {"prompts": graph.starts * each}
         if options.trainer == "dpo":
-            inputs = {"samples": pairs_of(sampled_walks(model, graph), graph)}
+            inputs = {"samples": pairs_of(sampled_walks(model, graph), graph, size=options.of)}
     name, steps = options.trainer, options.steps or STEPS[options.trainer]
     trainer: dict[str, Any] = {"name": "grpo", "preset": "rloo"} if name == "rloo" else {"name": name}
     if options.lr is not None:
@@ -86,6 +87,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=15, help="of imitation")
     parser.add_argument("--steps", type=int, help="of the trainer; default: those of the table")
     parser.add_argument("--lr", type=float, help="a fixed learning rate instead of the default")
+    parser.add_argument("--of", type=int, default=2, help="walks of which a pair of dpo has the best and another one")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder that holds the runs")
     return parser.parse_args()
 
@@ -105,15 +107,16 @@ def sampled_walks(folder: str, graph: RandomWalks) -> list[str]:
     return walks
 
 
-def pairs_of(walks: list[str], graph: RandomWalks) -> list[dict[str, str]]:
-    """Draw pairs of walks from the same start with different optimality, the better one as chosen."""
+def pairs_of(walks: list[str], graph: RandomWalks, *, size: int = 2) -> list[dict[str, str]]:
+    """Draw pairs of walks with different optimality: the best of `size` walks from a start, and one of the others."""
     generator = random.Random(0)  # noqa: S311  (no secret)
     by_start = {start: [walk for walk in walks if walk[0] == start and len(walk) > 1] for start in graph.starts}
     pairs: list[dict[str, str]] = []
     while len(pairs) < NUM_PAIRS:
         start = generator.choice(graph.starts)
-        both = generator.choice(by_start[start]), generator.choice(by_start[start])
-        rejected, chosen = sorted(both, key=graph.optimality)
+        drawn = [generator.choice(by_start[start]) for _ in range(size)]
+        *others, chosen = sorted(drawn, key=graph.optimality)
+        rejected = generator.choice(others) if size > 2 else others[0]
         if graph.optimality(rejected) < graph.optimality(chosen):
             pairs.append({"prompt": start, "chosen": chosen[1:], "rejected": rejected[1:]})
     return pairs

@@ -83,11 +83,15 @@ def test_pairs_of_the_example_of_defaults_prefer_the_better_walk_from_the_same_s
     from walks import RandomWalks
 
     graph = RandomWalks(7)
-    pairs = pairs_of(graph.walks, graph)
-    assert len(pairs) == NUM_PAIRS
-    for pair in pairs[:500]:
-        better, worse = (graph.optimality(pair["prompt"] + pair[name]) for name in ("chosen", "rejected"))
-        assert better > worse
+    means = []
+    for pairs in (pairs_of(graph.walks, graph), pairs_of(graph.walks, graph, size=4)):
+        assert len(pairs) == NUM_PAIRS
+        scores = [[graph.optimality(pair["prompt"] + pair[name]) for name in ("chosen", "rejected")] for pair in pairs]
+        assert all(better > worse for better, worse in scores)
+        means.append([sum(column) / NUM_PAIRS for column in zip(*scores, strict=True)])
+    (chosen, rejected), (best, others) = means
+    assert best > chosen + 0.05  # the best of four, and one of the others
+    assert others > rejected
 
 
 def test_the_configuration_files_train_like_the_scripts(run: Callable[..., str], tmp_path: Path) -> None:
