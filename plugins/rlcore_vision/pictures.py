@@ -19,7 +19,7 @@ from rlcore.safe_text import shorten
 
 FORMS = "an image is a path, a PIL image, bytes, a row of datasets.Image ({bytes, path}), or a data: URL"
 
-TIMEOUT_S = 60.0
+_TIMEOUT_S = 60.0
 """Longest wait for a part of an image that is downloaded."""
 
 
@@ -95,7 +95,7 @@ def _download(url: str, where: str, *, allowed: bool) -> Image.Image:
         )
     request = Request(url, headers={"User-Agent": "rlcore-vision"})  # noqa: S310  http or https
     try:
-        with urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
+        with urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
             content = response.read()
     except (OSError, HTTPException, ValueError) as error:
         raise DataError(f"{where}: image {shorten(url, 200)}: cannot be downloaded: {error}") from error
