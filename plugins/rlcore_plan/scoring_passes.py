@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import attrs
 import torch
 
 from rlcore_plan.batches import checked, learned, pieces, rollouts
@@ -31,7 +32,7 @@ def passes_without_gradients(subject: PlannedRun, live: LiveBytes) -> tuple[Pass
 
 def _measured(subject: PlannedRun, live: LiveBytes) -> Passes:
     compared = _checking(subject, live)
-    return Passes(tuple(("scoring", *each) for each in _scoring(subject, live)), compared)
+    return attrs.evolve(_scoring(subject, live), checking=compared)
 
 
 @contextmanager
@@ -61,13 +62,8 @@ def _checking(subject: PlannedRun, live: LiveBytes) -> int:
     return live.peak - before
 
 
-def _scoring(subject: PlannedRun, live: LiveBytes) -> list[tuple[int, int]]:
-    """Score rollouts as the trainer does before its updates.
-
-    Returns:
-        One pair, of the bytes of a scoring pass and the bytes that malloc keeps of freed tensors; an empty list if the
-        trainer scores nothing.
-    """
+def _scoring(subject: PlannedRun, live: LiveBytes) -> Passes:
+    """Score rollouts as the trainer does before its updates, if it does."""
     policy, workload, settings = subject.policy, subject.workload, subject.settings
     is_float32 = subject.ranks.mixed_precision == "no" and next(policy.module.parameters()).dtype == torch.float32
     are_reused = (
@@ -78,13 +74,14 @@ def _scoring(subject: PlannedRun, live: LiveBytes) -> list[tuple[int, int]]:
         and bool(getattr(subject.chosen.sampler.build(), "exact_logprobs", False))
     )
     if not workload.num_scored or (are_reused and not workload.reference):
-        return []
+        return Passes()
     scored = rollouts(subject, subject.share(workload.num_sampled)) if workload.num_sampled else learned(subject)
     batch = pieces(subject, scored, workload.num_scored)[0]
     before = live.restart()
     with torch.no_grad():
         if workload.reference:
             policy.reference_score(batch)
+        reference = live.peak - before
         if not are_reused:
             policy.score(batch, entropy=True)
-    return [(live.peak - before, live.holes)]
+    return Passes((("scoring", live.peak - before, live.holes),), reference)

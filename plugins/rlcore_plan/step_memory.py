@@ -103,10 +103,12 @@ class Passes:
 
     Attributes:
         scoring: name, bytes and holes of the passes over the rows that are scored.
+        reference: bytes of those of a reference, which come first.
         checking: bytes of a pass over the rows whose log-probs are compared with those of what samples elsewhere.
     """
 
     scoring: tuple[tuple[str, int, int], ...] = ()
+    reference: int = 0
     checking: int = 0
 
 

@@ -62,9 +62,7 @@ def arrange(raw: Raw, layout: Placement, *, is_cpu: bool) -> Measured:
     if layout.divides_weights:
         policy = (raw.sizes.completed if is_whole else raw.sizes.by_block)(layout.strategy)
     phases = _sampling(raw, layout, policy, beside, is_cpu=is_cpu)
-    reference = raw.sizes.reference_by_block(beside_block=not is_whole) if layout.divides_weights else 0
-    scoring = (raw.by_block if layout.divides_weights and not is_whole else raw.passes).scoring
-    passes = [(each, 0) for each in raw.judging] + [(each, reference) for each in scoring]
+    passes = [(each, 0) for each in raw.judging] + _scoring(raw, layout, is_whole=is_whole)
     for (name, size, holes), more in passes:
         parts = {GATHERED: policy + more} if policy else {}
         phases.append(Phase(name, {**parts, "one pass": size}, total + policy + more + size, holes))
@@ -91,6 +89,21 @@ def _sampling(raw: Raw, layout: Placement, policy: int, beside: int, *, is_cpu: 
     if raw.engines.is_shared and raw.engines.serving.sleeps:
         parts[ENGINE] = raw.engines.taken
     return [Phase(each.name, parts, beside + sum(parts.values()), 0) for each in raw.draws.phases]
+
+
+def _scoring(raw: Raw, layout: Placement, *, is_whole: bool) -> list[tuple[tuple[str, int, int], int]]:
+    """Return the passes that score, each with the bytes of a reference's weights that are complete at its peak.
+
+    Those outside its blocks are complete throughout, and one block in its own passes. Where the policy completes one
+    block at a time too, that one is counted there.
+    """
+    if not layout.divides_weights:
+        return [(each, 0) for each in raw.passes.scoring]
+    found = raw.passes if is_whole else raw.by_block
+    passes = [(each, raw.sizes.reference_by_block(beside_block=True)) for each in found.scoring]
+    for (name, _, holes), _ in passes[:1] if is_whole else ():
+        passes.append(((name, found.reference, holes), raw.sizes.reference_by_block(beside_block=False)))
+    return sorted(passes, key=lambda each: each[0][1] + each[1])[-1:]
 
 
 def _held(raw: Raw, layout: Placement, *, is_cpu: bool) -> tuple[dict[str, int], int]:

@@ -101,11 +101,13 @@ def counted(seen: dict[str, Any]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reads", "mixed"), [*((reads, "no") for reads in SAMPLERS), ("stream", "bf16")])
+@pytest.mark.parametrize(
+    ("reads", "mixed"), [*((reads, "no") for reads in SAMPLERS), ("whole", "bf16"), ("stream", "bf16")]
+)
 def test_a_rank_completes_for_a_sampler_elsewhere_what_is_planned(
     reads: str, mixed: str, values: dict[str, Any], measure: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With bf16, a pass keeps the 16-bit copies of one block's weights that autocast has made, and not of all."""
+    """With bf16, a pass keeps 16-bit copies of whole weights, or of one block's if it completes one at a time."""
     monkeypatch.setattr("rlcore_vllm.weights.PIECE", 0)  # the stand-in keeps no tensor
     values = merge(values, {"run": {"mixed_precision": mixed}})
     found, seen = estimate(merge(values, {"sampler": SAMPLERS[reads]}), "test", world=2), measure(values, reads)
