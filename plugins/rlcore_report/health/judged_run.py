@@ -125,29 +125,38 @@ class JudgedRun:
         return f"{self.lr * factor:.0e}" if self.lr else f"{factor:.1g} times the present one"
 
     @cached_property
-    def _covered(self) -> float:
-        """Return the share of the way from the first rewards to that of the best response that the mean has covered.
+    def _covered(self) -> tuple[float, float]:
+        """Return the shares of the way from the first rewards to that of the best response that were covered.
 
-        Only the first round is sampled before any update; of a fast run, the third is better already. Of a run that
-        begins near the bound, the way is that from the worst response.
+        The first is that of the mean reward of training, the second that of the last evaluation. Only the first round
+        is sampled before any update; of a fast run, the third is better already. Of a run that begins near the bound,
+        the way is that from the worst response.
         """
         mean, highest = self.series("reward/mean"), self.series("reward/max", count=1)
         if mean is None or highest is None:
-            return 0.0
+            return 0.0, 0.0
         first, bound, lowest = min(initial(mean), start(mean)), float(highest.known.max()), self.series("reward/min")
         if lowest is not None and bound - first < (1 - NEARLY_SOLVED_SHARE) * (bound - float(lowest.known.min())):
             first = float(lowest.known.min())
-        return (float(mean.late.mean()) - first) / (bound - first) if bound > first else 0.0
+        held_out = self.series("eval/reward/mean", count=2)
+        ends = float(mean.late.mean()), float(held_out.known[-1]) if held_out is not None else first
+        covered, evaluated = ((end - first) / (bound - first) if bound > first else 0.0 for end in ends)
+        return covered, evaluated
 
     @property
     def is_solved(self) -> bool:
         """Return whether the mean reward has reached that of the best responses of the run."""
-        return self._covered >= SOLVED_SHARE
+        return self._covered[0] >= SOLVED_SHARE
+
+    @property
+    def is_solved_in_evaluations(self) -> bool:
+        """Return whether the reward of the last evaluation has."""
+        return self._covered[1] >= SOLVED_SHARE
 
     @property
     def is_nearly_solved(self) -> bool:
         """Return whether most responses are as good as the best one."""
-        return self._covered >= NEARLY_SOLVED_SHARE
+        return self._covered[0] >= NEARLY_SOLVED_SHARE
 
     @cached_property
     def is_supervised(self) -> bool:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from rlcore_report.health import causes
+from rlcore_report.health.early_loss import rising_loss
 from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict
 from rlcore_report.health.sampling_rules import APPROX_KLS, RATIOS
 from rlcore_report.health.trends import first_step, first_values, initial, median, noise, start
-from rlcore_report.series import Series
+from rlcore_report.series import Floats, Series
 
 LARGE_KL, TARGET_KL = 0.2, 0.01
 """KL of one round's updates, in nats a token, that is far too large; and one that is usual."""
+LOST_KL = 1.0
+"""The KL of a round from which on the policy is another one."""
+ALIKE = 0.9
+"""Share of groups with equal scores from which on responses to a prompt are alike."""
 LARGE_CLIP = 0.5
 LARGE_TOTAL_KL, LARGE_TOKEN_KL = 10.0, 0.5
 """KL to the reference, in nats a response and a token, that no run reaches within its first tenth in good order."""
-LOSS_RISE = 1.15
-"""Factor by which a loss that is to fall may exceed its first value in the first fifth of the steps, noise aside."""
-LARGE_LOSS_RISE = 1.4
-"""The factor that noise does not excuse."""
 KTO_BETA = 0.1
 """The default of trainer.beta with the loss kto."""
 LARGE_DRIFT = 3.0
@@ -36,12 +39,14 @@ def step_too_large(run: JudgedRun) -> Verdict | None:
     """
     signs = [
         _approx_kl(run),
+        _lost_at_first(run),
         _clipped(run),
         _ratio(run),
         _fast_kl(run),
         _fast_log_ratio(run),
         _sudden_end(run),
-        _rising_loss(run),
+        _equal_groups(run),
+        rising_loss(run),
         _growing_gradient(run),
         _drift(run),
     ]
@@ -52,7 +57,7 @@ def step_too_large(run: JudgedRun) -> Verdict | None:
     if not bad:
         return Verdict("Size of updates", "good", "; ".join(text for _, text in found))
     kl = run.series(*APPROX_KLS)
-    largest = max(_both_ends(kl)) if kl is not None else 0.0
+    largest = max(*_both_ends(kl), float(kl.known[:ENOUGH].max())) if kl is not None else 0.0
     factor = max(0.01, min(0.1, math.sqrt(TARGET_KL / largest))) if largest > LARGE_KL else 0.1
     return Verdict(
         "Updates are too large", "bad", "; ".join(text for _, text in bad),
@@ -77,6 +82,18 @@ def _judged(name: str, series: Series | None, limit: float) -> tuple[int | None,
 
 def _approx_kl(run: JudgedRun) -> tuple[int | None, str] | None:
     return _judged("approx_kl", run.series(*APPROX_KLS), LARGE_KL)
+
+
+def _lost_at_first(run: JudgedRun) -> tuple[int | None, str] | None:
+    """Judge whether an early round makes another policy of it, whose reward does not come back to its first value."""
+    kl, reward = run.series(*APPROX_KLS), run.series("reward/mean")
+    if kl is None or reward is None or run.is_supervised:
+        return None
+    largest = float(kl.known[:ENOUGH].max())
+    is_lost = largest > LOST_KL and float(reward.late.mean()) < initial(reward)
+    return (first_step(kl, lambda values: values > LOST_KL) if is_lost else None), (
+        f"approx_kl is {largest:.2g} nats a token at most in the first rounds"
+    )
 
 
 def _clipped(run: JudgedRun) -> tuple[int | None, str] | None:
@@ -138,43 +155,38 @@ def _sudden_end(run: JudgedRun) -> tuple[int | None, str] | None:
     if spread is None or reward is None or run.is_supervised or not spread.known[0] > 0:
         return None
     limit = spread.known[0] / 10
-    step = first_step(spread, lambda values: values < limit)
     bound = _num_first(run) if float(reward.late.mean()) < initial(reward) else run.total_steps / 4
-    is_early = step is not None and step <= bound and median(spread.values[spread.steps >= step]) < limit
+    step = _early_end(run, spread, lambda values: values < limit, bound)
     evidence = f"reward/std went from {spread.known[0]:.2g} to {median(spread.late):.2g}"
-    is_bad = is_early and not run.is_nearly_solved
-    return (step, f"all responses become alike: {evidence}") if is_bad else (None, evidence)
+    return (None, evidence) if step is None else (step, f"all responses become alike: {evidence}")
+
+
+def _equal_groups(run: JudgedRun) -> tuple[int | None, str] | None:
+    """Judge the same of the responses to each prompt, by their scores, within the first tenth.
+
+    Responses of all prompts still have different rewards if each prompt has one response left.
+    """
+    spread, reward = run.series("group/zero_spread_fraction"), run.series("reward/mean")
+    if spread is None or reward is None or not spread.known[0] < 0.5:
+        return None
+    step = _early_end(run, spread, lambda values: values >= ALIKE, _num_first(run))
+    evidence = f"group/zero_spread_fraction went from {spread.known[0]:.2g} to {median(spread.late):.2g}"
+    return (None, evidence) if step is None else (step, f"all responses to a prompt become alike: {evidence}")
+
+
+def _early_end(
+    run: JudgedRun, series: Series, holds: Callable[[Floats], npt.NDArray[np.bool_]], bound: float
+) -> int | None:
+    """Return the step, up to `bound`, from which a condition mostly holds in a run that is not solved; else None."""
+    step = first_step(series, holds)
+    if step is None or step > bound or run.is_nearly_solved:
+        return None
+    return step if bool(holds(np.array([median(series.values[series.steps >= step])]))[0]) else None
 
 
 def _tokens(run: JudgedRun) -> float:
     length = run.series("response/length_mean", count=1)
     return max(1.0, median(length.known)) if length is not None else 1.0
-
-
-def _rising_loss(run: JudgedRun) -> tuple[int | None, str] | None:
-    loss = run.series("loss/total")
-    if loss is None or not run.is_supervised:
-        return None
-    first, early = _loss_at_start(run, loss), loss.known[: max(ENOUGH, len(loss.known) // 5)]
-    limit = max(LOSS_RISE * first, min(first + 4 * noise(loss.late), LARGE_LOSS_RISE * first))
-    usual = noise(loss.late) / max(abs(median(loss.late)), 1e-9) * first  # batches differ in proportion to the loss
-    is_lasting = int((early > limit).sum()) > 1 or float(early.max()) > first + 4 * usual
-    rises = first > 0 and float(early.max()) > limit and is_lasting
-    step = first_step(loss, lambda values: values > limit) if rises else None
-    return step, f"loss/total is {first:.3g} at first, and {early.max():.3g} at most in the first steps"
-
-
-def _loss_at_start(run: JudgedRun, loss: Series) -> float:
-    """Return the highest of the first loss, of that of step 0 on held-out rows, and of chance for a reward model.
-
-    The first batch may be an easy one. A policy that learns from preferences equals its reference at first, so that
-    its first loss is chance.
-    """
-    held_out = run.series("eval/loss", "eval/loss/total", count=1)
-    found = [initial(loss), *([initial(held_out)] if held_out is not None and not held_out.steps[0] else [])]
-    if "reward/accuracy" in run.metrics:
-        found.append(math.log(2))
-    return max(found)
 
 
 def _growing_gradient(run: JudgedRun) -> tuple[int | None, str] | None:

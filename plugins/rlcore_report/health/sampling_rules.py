@@ -72,8 +72,8 @@ def _steady_ratio(run: JudgedRun) -> tuple[int | None, str] | None:
 def truncation(run: JudgedRun) -> Verdict | None:
     """Judge the fraction of responses that were cut at the longest length.
 
-    Those of a nearly solved run cost no reward if nearly all ended at first: the policy has learned that length. In a
-    solved run it is enough that a third ended at first, so that the limit leaves room for an end.
+    Those of a nearly solved run cost no reward if nearly all ended at first: the policy has learned that length. If the
+    run is solved, or its last evaluation is, it is enough that a third ended at first, so that the limit leaves room.
     """
     series = run.series("response/truncated_fraction", count=1)
     if series is None:
@@ -84,7 +84,8 @@ def truncation(run: JudgedRun) -> Verdict | None:
     )
     if late <= 0.5:
         return Verdict("Responses end", "good", evidence)
-    if run.is_nearly_solved and initial(series) < (2 / 3 if run.is_solved else 0.1):
+    is_solved = run.is_solved or run.is_solved_in_evaluations
+    if run.is_nearly_solved and initial(series) < (2 / 3 if is_solved else 0.1):
         return Verdict("Solved with long responses", "good", f"{evidence}, and most have the best reward")
     longest = run.option("gen.max_new_tokens")
     value = str(2 * longest) if isinstance(longest, int) else "twice the present one"

@@ -33,6 +33,8 @@ READ = frozenset({
     "response/length_mean", "reward/mean", "reward/max", "reward/std", "rft/kept", "distill/agreement",
 })  # fmt: skip
 """The metrics that these rules read."""
+EQUAL_GROUPS = 0.9
+"""Share of groups without spread from which on there is nothing to learn from, whatever the learning rate is."""
 SAME_OUTPUTS = 0.01
 """Share of the spread of rewards by which evaluations differ at most of which hardly an output has changed."""
 LARGEST_FACTOR, UNKNOWN_FACTOR = 1000.0, 100.0
@@ -65,8 +67,11 @@ def _verdict(run: JudgedRun, factor: float, evidence: str) -> Verdict:
 
 
 def _has_no_signal(run: JudgedRun) -> bool:
-    """Return whether rewards are all equal or rates 0, which other rules name."""
+    """Return whether rewards are all equal, in all or within groups, or rates 0, which other rules name."""
     spread, rate = run.series("reward/std", count=1), run.series("lr", count=1)
+    equal = run.series("group/zero_spread_fraction", count=1)
+    if equal is not None and median(equal.late) >= EQUAL_GROUPS:
+        return True
     return (spread is not None and not spread.known.max() > 0 and not run.is_supervised) or (
         rate is not None and (rate.known == 0).mean() > 0.1
     )
@@ -148,7 +153,7 @@ def _by_reward(run: JudgedRun) -> tuple[bool, float, str] | None:
 def _stillness(run: JudgedRun) -> tuple[bool, str] | None:
     """Return whether the policy stays where it is, by its entropy or by evaluations; None if no metric shows it."""
     entropy, moves = run.series("policy/entropy"), evaluations_move(run)
-    if entropy is not None:
+    if entropy is not None and not moves:
         turn, blur = change_by(entropy, run.total_steps)
         is_still = abs(turn) - 2 * blur < 0.1 * initial(entropy)
         return is_still, f"the entropy is {median(entropy.late):.3g} at the end"
