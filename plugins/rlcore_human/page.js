@@ -157,11 +157,13 @@ function scale(low, high, interval) {
   if (values.length) {
     return choices("Score", values, "worst", "best", each => { value = each; }, value);
   }
-  const row = make("div", "row", `worst ${low}`), slider = document.createElement("input"), shown = make("output", "", value === null ? "not set" : String(value));
+  const row = make("div", "row", `worst ${low}`), slider = document.createElement("input"), shown = make("output", "", "no score yet");
+  const state = () => { if (value !== null) shown.textContent = `score ${Number(value.toPrecision(4))}`; };
   Object.assign(slider, {type: "range", min: low, max: high, step: interval || "any", value: value ?? (low + high) / 2});
   slider.setAttribute("aria-label", "Score");
-  slider.oninput = slider.onpointerup = () => { value = Number(slider.value); shown.textContent = String(Number(value.toPrecision(4))); ready(); };
+  slider.oninput = slider.onpointerup = () => { value = Number(slider.value); state(); ready(); };
   row.append(slider, `${high} best`, shown);
+  state();
   return row;
 }
 function ready() {

@@ -111,9 +111,9 @@ def test_submitting_needs_every_rank_and_a_moved_slider(browser: Any, tmp_path: 
         served.board.ask([slider])
         tab.page.wait_for_selector("input[type=range]")
         assert tab.page.locator("#submit").is_disabled()
-        assert tab.page.locator("#answer").inner_text().split() == ["worst", "0", "1", "best", "not", "set"]
+        assert tab.page.locator("#answer").inner_text().split() == ["worst", "0", "1", "best", "no", "score", "yet"]
         tab.page.get_by_label("Score").click()  # in its middle, where it stands
-        assert tab.page.locator("#answer").inner_text().split()[-1] == "0.5"
+        assert tab.page.locator("#answer").inner_text().split()[-2:] == ["score", "0.5"]
         tab.page.get_by_label("Score").fill("0.25")
         tab.page.locator("#submit").click()
         wait_until(lambda: served.board.scores(slider) == (0.25,))
