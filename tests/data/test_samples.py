@@ -202,7 +202,10 @@ def test_a_sample_cut_before_its_output_is_refused(char_tokenizer):
             r"as answers in steps have",
         ),
         ([{"question": "a"}], r"samples\[0\]: has an unknown set of keys \('question'\); pass 'prompt' with one of"),
-        ([{"prompt": "a", "output": 3}], r"samples\[0\]: 'prompt' has the type str, and 'output' int; both must be strings"),
+        (
+            [{"prompt": "a", "output": 3}],
+            r"samples\[0\]: 'prompt' has the type str, and 'output' int; both must be strings",
+        ),
         ([TALK], r"samples\[0\]: is a conversation, and the tokenizer has no chat template"),
     ],
 )
