@@ -132,6 +132,7 @@ def workload(config: PPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa:
     """Return the batch sizes and heads of a run with these options, for `rlcore plan`."""
     return {
         "num_scored": config.micro_batch_size or (config.rollouts if config.micro_batch_tokens else config.batch_size),
+        "passes": config.epochs,
         "value_head": True,
         "reference": config.kl_coef > 0,
         "entropy": config.entropy_coef > 0,

@@ -24,13 +24,22 @@ from rlcore.training import (
     gather_round,
     minibatches,
     put_through,
-    rollout_health,
     warn_of_bias,
 )
 from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
 from rlcore_ppo.loss import policy_loss, truncated_weights, value_clipped, value_loss
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
+from rlcore_transformers.rounds import (
+    can_scatter,
+    everywhere,
+    gather_statistics,
+    own_rows,
+    rollout_health,
+    token_mean,
+    whiten,
+    with_token_columns,
+)
 
 RATIO_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-2, 5e-2
 """Largest distance of ratios from 1 on the first minibatch of a round; the second holds in low precision, where a pass
@@ -64,6 +73,7 @@ class PPOTrainer:
         self._policy.module.train()
         self.order = run.data.order(run.prompts)
         self.store = run.make_store()
+        self._gather = gather_statistics if can_scatter(run, self.store, passes=config.epochs) else gather_round
         run.plan_steps(len(run.prompts) / config.rollouts)
         self.updates_per_round = config.epochs * -(-config.rollouts // config.batch_size)
         self.updater = run.updater(self._policy, config.optimizer, updates_per_step=self.updates_per_round)
@@ -88,15 +98,15 @@ class PPOTrainer:
         prompts = self._take(self.order)
         begun = clock()
         batch, scored = run.rollout(prompts)
-        batch, statistics = gather_round(run, self._scored(batch, scored), scored)
-        health = rollout_health(run, batch)
-        if "sampler_logprobs" in batch:
-            kl = ops.kl_estimate(batch["sampler_logprobs"], batch["logprobs"], estimator="k3")
-            health["is/kl"] = float(ops.masked_mean(kl, batch.action_mask))
+        batch, statistics = self._gather(run, self._scored(batch, scored), scored)
+        health, rows = rollout_health(run, batch), own_rows(batch)
+        if "sampler_logprobs" in rows:
+            kl = ops.kl_estimate(rows["sampler_logprobs"], rows["logprobs"], estimator="k3")
+            health["is/kl"] = token_mean(batch, kl)
         batch, metrics = self._shaped(batch)
         batch = batch.rename(logprobs="old_logprobs")
         self.store.append(batch)
-        run.observers.on_rollout(run, batch)
+        run.observers.on_rollout(run, own_rows(batch))
         sample_s = scored.times["time/sample_s"]
         return metrics | health | statistics | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
 
@@ -163,38 +173,39 @@ class PPOTrainer:
         return (values * last).sum(1) * ~batch.ended
 
     def _shaped(self, batch: Trajectories) -> tuple[Trajectories, Metrics]:
-        """Add rewards, advantages and returns to a whole round; every rank computes the same."""
-        config, chosen = self.config, batch.action_mask
+        """Add rewards, advantages and returns to a round, of which this process has all rows or its own."""
+        config, rows = self.config, own_rows(batch)
+        chosen = rows.action_mask
         rewards = token_scores(
-            batch["scores"], batch.columns.get("dense"), batch,
+            rows["scores"], rows.columns.get("dense"), rows,
             low=config.score_min, high=config.score_max, penalty=config.missing_eos_penalty,
         )  # fmt: skip
-        rewards = rewards / self.scale.divisor(rewards.sum(1))
+        rewards = rewards / self.scale.divisor(everywhere(batch, rewards.sum(1)))
         # Of tokens sampled from the policy, -log pi is an unbiased estimate of the entropy.
-        metrics = {"policy/entropy": -float(ops.masked_mean(batch["logprobs"], chosen))}
-        if "is_weights" in batch:
-            metrics["is/weight_mean"] = float(ops.masked_mean(batch["is_weights"], chosen))
+        metrics = {"policy/entropy": -token_mean(batch, rows["logprobs"])}
+        if "is_weights" in rows:
+            metrics["is/weight_mean"] = token_mean(batch, rows["is_weights"])
         if self.penalised:
-            kl = float(ops.masked_sum(batch["kl"], chosen)) / len(batch)
+            kl = token_mean(batch, rows["kl"]) * float(batch.num_actions.sum()) / len(batch)
             metrics |= {"kl/mean": kl, "kl/coef": self.kl.value}
-            rewards = rewards - self.kl.value * batch["kl"].masked_fill(~chosen, 0.0)
+            rewards = rewards - self.kl.value * rows["kl"].masked_fill(~chosen, 0.0)
             self.kl.update(kl, len(batch))
-        bootstrap = batch.columns.get("bootstrap")
+        bootstrap = rows.columns.get("bootstrap")
         advantages = ops.gae(
-            rewards, batch["values"], chosen, gamma=config.gamma, lam=config.lam, turn_gamma=config.turn_gamma,
+            rewards, rows["values"], chosen, gamma=config.gamma, lam=config.lam, turn_gamma=config.turn_gamma,
             turn_lam=config.turn_lam, bootstrap=bootstrap,
         )  # fmt: skip
-        returns = advantages + batch["values"]
-        metrics |= _explained(returns, batch["values"], chosen)
+        returns = advantages + rows["values"]
+        metrics |= _explained(batch, returns, rows["values"])
         if config.whiten_advantages:
-            advantages = ops.whiten(advantages, chosen, min_std=config.min_advantage_std)
-        return batch.with_columns(rewards=rewards, advantages=advantages, returns=returns), metrics
+            advantages = whiten(batch, advantages, min_std=config.min_advantage_std)
+        return with_token_columns(batch, rewards=rewards, advantages=advantages, returns=returns), metrics
 
     def update(self, batch: Trajectories) -> Metrics:
         """Learn from a round: `epochs` passes of minibatches, fewer if the KL to the old policy grows too large."""
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
         skipped = self.updater.num_skipped
-        batch = batch.with_only(*TRAINING_COLUMNS, *({"is_weights"} & set(batch.columns)))
+        batch = batch.with_only(*TRAINING_COLUMNS, *({"is_weights"} & set(own_rows(batch).columns)))
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
             passed = Meter(self.run.ranks)
@@ -288,9 +299,12 @@ class PPOTrainer:
         self.scale.load_state_dict(state["scale"])
 
 
-def _explained(returns: Tensor, values: Tensor, chosen: Tensor) -> Metrics:
+def _explained(batch: Trajectories, returns: Tensor, values: Tensor) -> Metrics:
     """Return the mean value and the share of the returns' variance that values explain, over chosen tokens."""
-    picked, error = returns[chosen], (returns - values)[chosen]
-    variance = float(picked.var(correction=0))
-    explained = 1.0 - float(error.var(correction=0)) / variance if variance > 0 else float("nan")
-    return {"value/mean": float(values[chosen].mean()), "value/explained_variance": explained}
+
+    def variance(numbers: Tensor) -> float:
+        return token_mean(batch, (numbers - token_mean(batch, numbers)) ** 2)
+
+    whole = variance(returns)
+    explained = 1.0 - variance(returns - values) / whole if whole > 0 else float("nan")
+    return {"value/mean": token_mean(batch, values), "value/explained_variance": explained}

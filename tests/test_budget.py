@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "rlcore"
 LISTED = ROOT / "tests" / "used_by_one_package.txt"
-MAX_LINES = 17_830
+MAX_LINES = 17_780
 """Lines of `rlcore/` without the conformance kit."""
 SLACK = 200
 """Lines by which the core may stay below the budget before the budget must be lowered."""

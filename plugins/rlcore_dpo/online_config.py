@@ -74,5 +74,5 @@ def workload(config: OnlineDPOConfig, num_prompts: int) -> Mapping[str, Any]:  #
     compares = not config.reference_free and not {*weights_of(pair_options(config))} <= {"cpo", "simpo", "orpo"}
     return {
         "batch_size": 2 * config.batch_size, "group": 2, "num_sampled": config.batch_size * config.num_generations,
-        "reference": compares and config.ref_model is None,
+        "passes": 1, "reference": compares and config.ref_model is None,
     }  # fmt: skip

@@ -19,6 +19,7 @@ from rlcore_dpo.online_config import OnlineDPOConfig, pair_options, workload
 from rlcore_dpo.pair_objective import PairObjective
 from rlcore_dpo.ranking import best_and_worst
 from rlcore_dpo.reference import summed
+from rlcore_transformers.rounds import can_scatter, gather_statistics, own_rows
 
 
 class OnlineReference:
@@ -76,6 +77,7 @@ class OnlineDPOTrainer:
         self.objective = PairObjective(options, self._policy, reference, temperature=run.temperature)
         self.order = run.data.order(run.prompts)
         self.store = run.make_store()
+        self._gather = gather_statistics if can_scatter(run, self.store, passes=1) else gather_round
         run.plan_steps(len(run.prompts) / config.batch_size)
         self.updater = run.updater(self._policy, config.optimizer)
 
@@ -96,13 +98,13 @@ class OnlineDPOTrainer:
         return [(self._take(order), self.config.num_generations) for _ in range(steps)]
 
     def rollout(self) -> Metrics:
-        """Sample and score a round, and put it in the store; every rank holds all of it."""
+        """Sample and score a round, and put it in the store."""
         run, size = self.run, self.config.num_generations
         batch, scored = run.rollout(self._take(self.order), group=size)
-        batch, metrics = gather_round(run, batch, scored, group=size)
+        batch, metrics = self._gather(run, batch, scored, group=size)
         batch = batch.with_only("scores", "has_score")
         self.store.append(batch)
-        run.observers.on_rollout(run, batch)
+        run.observers.on_rollout(run, own_rows(batch))
         return metrics | dict(scored.times)
 
     def update(self, batch: Trajectories) -> Metrics:

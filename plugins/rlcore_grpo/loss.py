@@ -109,7 +109,7 @@ def vespo_loss(weights: Tensor, logprobs: Tensor, advantages: Tensor) -> Tensor:
     return -weights * advantages * logprobs
 
 
-def token_weights(mask: Tensor, *, norm: str, max_new_tokens: int) -> tuple[Tensor, float]:
+def token_weights(lengths: Tensor, *, norm: str, max_new_tokens: int) -> tuple[Tensor, float]:
     """Return what a token's loss is multiplied by, and what the sum of a whole optimizer step is divided by.
 
     token: sum / N. sequence: sum_i (1 / n_i) sum_t / B. sum: sum / B. constant: sum / (R max_new_tokens). N tokens and
@@ -117,14 +117,14 @@ def token_weights(mask: Tensor, *, norm: str, max_new_tokens: int) -> tuple[Tens
     counts included.
 
     Args:
-        mask: bool[B, T], tokens that count, of the whole optimizer step.
+        lengths: long[B], the number of tokens that count of each response of the whole optimizer step.
         norm: "token", "sequence", "sum" or "constant".
         max_new_tokens: longest response.
 
     Returns:
         float[B, 1] weights and the divisor; 0 if no token counts.
     """
-    lengths = mask.sum(1, keepdim=True)
+    lengths = lengths[:, None]
     ones = torch.ones_like(lengths, dtype=torch.float32)
     if norm == "token":
         return ones, float(lengths.sum())
@@ -133,7 +133,7 @@ def token_weights(mask: Tensor, *, norm: str, max_new_tokens: int) -> tuple[Tens
         return ones / lengths.clamp(min=1), count
     if norm == "sum":
         return ones, count
-    return ones, float(len(mask) * max_new_tokens) if count else 0.0
+    return ones, float(len(lengths) * max_new_tokens) if count else 0.0
 
 
 def correction(

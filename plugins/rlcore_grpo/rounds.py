@@ -13,14 +13,22 @@ import torch
 from rlcore import ops
 from rlcore.errors import ConfigError, Diverged
 from rlcore.protocols import Policy
-from rlcore.training import Order, Run, Scored, by_block, gather_round, put_through, rollout_health
+from rlcore.training import Order, Run, Scored, by_block, gather_round, put_through
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.advantages import Groups, compare, compare_each, level, overlong
-from rlcore_grpo.config import GRPOConfig, doubted, is_rescored
+from rlcore_grpo.config import GRPOConfig, compares_tokens, doubted, is_rescored
 from rlcore_grpo.constraints import check_sampling, longest_response
 from rlcore_grpo.loss import correction
 from rlcore_grpo.scores import Scores, add_scores, split_scores, weighted_sum
 from rlcore_grpo.turns import compare_turns, lone_fraction, returns_to_go, to_tokens, to_turns
+from rlcore_transformers.rounds import (
+    can_scatter,
+    gather_statistics,
+    join_rounds,
+    own_rows,
+    rollout_health,
+    token_mean,
+)
 
 ROUNDING, LOW_PRECISION_ROUNDING = 1e-5, 1e-2
 """Mean difference of two responses' KL, in nats per token, up to which rounding explains it."""
@@ -57,12 +65,13 @@ class Rounds:
         config: the options.
         run: the run.
         policy: the policy that samples.
+        store: where rounds are kept until they are learned from.
 
     Attributes:
         longest: most tokens of a response, or of all turns of an episode.
     """
 
-    def __init__(self, config: GRPOConfig, run: Run, policy: Policy) -> None:
+    def __init__(self, config: GRPOConfig, run: Run, policy: Policy, store: object) -> None:
         self.config, self.run, self._policy = config, run, policy
         self.num_prompts = config.rollouts // config.num_generations
         self.order = run.data.order(run.prompts)
@@ -74,6 +83,8 @@ class Rounds:
                 "later rounds cannot be sampled ahead; set it to drop or keep, or run.asynchronous to 0"
             )
         self._doubted = doubted(config)
+        is_scattered = not compares_tokens(config) and can_scatter(run, store, passes=config.iterations)
+        self._gather = gather_statistics if is_scattered else gather_round
         self._nothing: tuple[Trajectories, Scored]
 
     def sample(self) -> tuple[Trajectories, Metrics]:
@@ -119,7 +130,7 @@ class Rounds:
             grouped((part.groups.has_spread | (config.zero_spread == "keep")).nonzero()[:, 0], config.num_generations)
             for part in parts
         ]
-        batch = Trajectories.concat([part.batch.rows(rows) for part, rows in zip(parts, learning, strict=True)])
+        batch = join_rounds([part.batch.rows(rows) for part, rows in zip(parts, learning, strict=True)])
         tables = [part.table.rows(rows) for part, rows in zip(parts, learning, strict=True)]
         table = Scores(torch.cat([each.values for each in tables]), torch.cat([each.known for each in tables]))
         advantages = self._compared(batch, table, kl=True).advantages
@@ -163,13 +174,14 @@ class Rounds:
         prompts, own = self._take(self.order, num_prompts)
         begun = time.perf_counter()
         batch, scored = self._rollout(prompts)
-        batch, metrics = gather_round(run, add_scores(batch, scored), scored, group=size)
+        batch, metrics = self._gather(run, add_scores(batch, scored), scored, group=size)
         batch, table = split_scores(batch, scored)
         sample_s = scored.times["time/sample_s"]
         metrics |= {"time/sample_s": sample_s, "time/score_s": time.perf_counter() - begun - sample_s}
-        known = next((name for name in ("sampler_logprobs", "old_logprobs") if name in batch), None)
-        if known is not None and bool(batch.action_mask.any()):
-            metrics["policy/entropy"] = -float(batch[known][batch.action_mask].double().mean())
+        rows = own_rows(batch)
+        known = next((name for name in ("sampler_logprobs", "old_logprobs") if name in rows), None)
+        if known is not None and bool(batch.num_actions.any()):
+            metrics["policy/entropy"] = -token_mean(batch, rows[known])
         if self.config.credit == "turn":
             metrics["group/lone_turn_fraction"] = lone_fraction(self._returns(batch, table).known, size)
         if "kl" in batch:

@@ -64,7 +64,8 @@ def split_scores(batch: Trajectories, scored: Scored) -> tuple[Trajectories, Sco
     pairs = [_columns(name) for name in scored.by_name]
     values, known = (torch.stack([batch[names[i]].cpu() for names in pairs], 1) for i in (0, 1))
     taken = {name for names in pairs for name in names}
-    return batch.with_only(*(name for name in batch.columns if name not in taken)), Scores.of(values, known)
+    columns = {name: array for name, array in batch.columns.items() if name not in taken}
+    return attrs.evolve(batch, columns=columns), Scores.of(values, known)
 
 
 def _columns(reward: str) -> tuple[str, str]:

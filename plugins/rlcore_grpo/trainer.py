@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rlcore import ops
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Run, check_logprob_gap, disable_dropout, minibatches, warn_of_bias
+from rlcore.ranks import Ranks
+from rlcore.training import Meter, Run, disable_dropout, minibatches, warn_of_bias
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.config import GRPOConfig, workload
 from rlcore_grpo.constraints import check
@@ -29,6 +30,7 @@ from rlcore_grpo.loss import (
 )
 from rlcore_grpo.reference_sync import ReferenceSync
 from rlcore_grpo.rounds import Rounds
+from rlcore_transformers.rounds import ScatteredRound, check_logprob_gap
 
 LEFT_OUT_IS_ZERO = ("loss/policy", "policy/clip_low_fraction", "policy/clip_high_fraction")
 """Metrics that are exactly 0 at the tokens of a group without advantages, which is left out of the forward pass."""
@@ -52,8 +54,8 @@ class GRPOTrainer:
         self.reference_sync = ReferenceSync(config, self._policy)
         disable_dropout(self._policy.module)
         self._policy.module.train()
-        self.rounds = Rounds(config, run, self._policy)
         self.store = run.make_store()
+        self.rounds = Rounds(config, run, self._policy, self.store)
         run.plan_steps(len(run.prompts) / self.rounds.num_prompts)
         self.updater = run.updater(
             self._policy, config.optimizer, updates_per_step=config.iterations * config.minibatches
@@ -79,7 +81,7 @@ class GRPOTrainer:
         """Sample a round, and put it in the store with its advantages."""
         batch, metrics = self.rounds.sample()
         self.store.append(batch)
-        self.run.observers.on_rollout(self.run, batch)
+        self.run.observers.on_rollout(self.run, batch.own() if isinstance(batch, ScatteredRound) else batch)
         advantages = batch["advantages"]
         counts = batch["counts"] if advantages.dim() == 1 else batch.action_mask & batch["counts"][:, None]
         advantages = advantages[counts]
@@ -93,7 +95,10 @@ class GRPOTrainer:
         """Learn from a round: `iterations` passes over it, each in `minibatches` optimizer steps."""
         config, begun, meter, gaps = self.config, time.perf_counter(), Meter(self.run.ranks), Meter(self.run.ranks)
         skipped, size, tokens = self.updater.num_skipped, config.num_generations, torch.zeros(2, dtype=torch.long)
-        batch = attrs.evolve(batch, action_mask=batch.action_mask & batch["counts"][:, None])
+        if isinstance(batch, ScatteredRound):
+            batch = attrs.evolve(batch, learns=batch["counts"])
+        else:
+            batch = attrs.evolve(batch, action_mask=batch.action_mask & batch["counts"][:, None])
         per_step = -(-len(batch) // size // config.minibatches) * size
         for iteration in range(config.iterations if len(batch) else 0):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + iteration
@@ -102,7 +107,7 @@ class GRPOTrainer:
         return (
             self._gap(gaps)
             | _over_all(meter.means(), *tokens.tolist())
-            | _of_weights(batch)
+            | _of_weights(batch, self.run.ranks)
             | {
                 "policy/skipped": float(self.updater.num_skipped - skipped),
                 "lr": self.updater.lr,
@@ -128,13 +133,14 @@ class GRPOTrainer:
             meter: adds up the metrics.
             gaps: if given, adds up the distance between the log-probs of the sampler and those of the policy.
         """
-        config, size, mask = self.config, self.config.num_generations, minibatch.action_mask
-        weights, divisor = token_weights(mask, norm=config.norm, max_new_tokens=self.rounds.longest)
+        config, size, lengths = self.config, self.config.num_generations, minibatch.num_actions
+        weights, divisor = token_weights(lengths, norm=config.norm, max_new_tokens=self.rounds.longest)
         minibatch = minibatch.with_columns(weights=weights)
         if config.top_entropy < 1 and divisor:
-            minibatch = minibatch.with_columns(learns=uncertain(minibatch["entropy"], mask, share=config.top_entropy))
+            learns = uncertain(minibatch["entropy"], minibatch.action_mask, share=config.top_entropy)
+            minibatch = minibatch.with_columns(learns=learns)
         minibatch = self._with_gradient(minibatch)
-        tokens = torch.stack([minibatch.action_mask.sum(), mask.sum()]).cpu()
+        tokens = torch.stack([minibatch.num_actions.sum(), lengths.sum()]).cpu()
         if not tokens[0]:
             self.updater.skip()
             self.run.warn_once(
@@ -167,8 +173,12 @@ class GRPOTrainer:
         config = self.config
         if (config.kl_coef and config.kl_in == "loss") or config.entropy_coef:
             return minibatch
-        teaches = (_by_token(minibatch) != 0) & minibatch.action_mask
-        teaches = teaches.any(1).view(-1, config.num_generations)
+        advantages = minibatch["advantages"]
+        if advantages.dim() == 1:
+            teaches = (advantages != 0) & (minibatch.num_actions > 0)
+        else:
+            teaches = ((advantages != 0) & minibatch.action_mask).any(1)
+        teaches = teaches.view(-1, config.num_generations)
         return minibatch.rows(grouped(teaches.any(1).nonzero()[:, 0], config.num_generations))
 
     def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
@@ -280,12 +290,12 @@ def _over_all(means: Metrics, num_trained: int, num_counted: int) -> Metrics:
     }
 
 
-def _of_weights(batch: Trajectories) -> Metrics:
+def _of_weights(batch: Trajectories, ranks: Ranks) -> Metrics:
     """Return the metrics of the weights of `is_correction`, over all tokens that count."""
-    if "is_weights" not in batch:
+    own = batch.own() if isinstance(batch, ScatteredRound) else batch
+    if "is_weights" not in own:
         return {}
-    weights, mask = batch["is_weights"], batch.action_mask
-    return {
-        "is/weight_mean": float(ops.masked_mean(weights.double(), mask)),
-        "is/masked_fraction": float(ops.masked_mean((weights == 0).double(), mask)),
-    }
+    weights, mask = own["is_weights"].double(), own.action_mask
+    sums = torch.stack([ops.masked_sum(each.double(), mask) for each in (weights, weights == 0, mask)])
+    weight, masked, count = (ranks.sum(sums) if own is not batch else sums).tolist()
+    return {"is/weight_mean": weight / max(count, 1.0), "is/masked_fraction": masked / max(count, 1.0)}

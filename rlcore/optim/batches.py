@@ -64,15 +64,13 @@ def micro_batches(
     if not tokens and (not size or size >= -(-count // ranks.world) * group):
         yield ranks.take_share(batch, group=group), True
         return
-    lengths = batch.mask.sum(1).view(count, group).amax(1)
+    lengths = batch.lengths.view(count, group).amax(1)
     order = lengths.argsort(descending=True, stable=True)
     share = ranks.take_share(batch.rows(grouped(order, group)), group=group)
     # Sorted groups are dealt in turn, so the first rank's are the longest: cut by these, all parts keep the bounds.
     longest: list[int] = lengths[order][:: ranks.world].tolist()
     if count % ranks.world:  # the prompts of the longest group stand in at the end of other ranks' shares
-        first = grouped(order[:1], group)
-        prompts = batch.mask[first] & (batch.action_mask[first].cumsum(1) == 0)
-        longest[-1] = max(longest[-1], int(prompts.sum(1).max()))
+        longest[-1] = max(longest[-1], int(batch.prompt_lengths[grouped(order[:1], group)].max()))
     parts = torch.arange(len(longest), device=share.tokens.device).split(_cut(longest, size, tokens, group))
     for i, index in enumerate(parts):
         yield share.rows(grouped(index, group)), i == len(parts) - 1
@@ -92,7 +90,7 @@ def put_through(
     if not tokens and (not size or size >= len(batch)):
         return change(batch)
     with phase("batches"):
-        lengths = batch.mask.sum(1)
+        lengths = batch.lengths
         order = lengths.argsort(descending=True, stable=True)
         parts = order.split(_cut(lengths[order].tolist(), size, tokens))
     changed = []

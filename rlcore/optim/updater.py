@@ -132,7 +132,7 @@ class Updater:
                 unit = 0 if losses.dim() == 2 else len(part) // len(losses)
                 counted = _counted(part, unit)
                 if count is None:
-                    total = _counted(batch, unit).sum()
+                    total = (_counted(batch, unit) if unit else batch.num_actions).sum()
                 # The reduction: a sum over chosen tokens (or sequences, or groups), divided by their number in the
                 # whole batch on all ranks; never a mean of micro-batch means.
                 sound = ops.soundness(counted, losses, *metrics.values())

@@ -283,10 +283,13 @@ class Ranks:
         if self.world == 1:
             return batch
         count = len(batch) // group
-        share, size = self.share(count), -(-count // self.world)
-        index = torch.tensor([*share, 0][:size], device=batch.tokens.device)
-        mine = batch.rows(grouped(index, group))
-        real = len(share) * group
+        size = -(-count // self.world)
+
+        def rows_of(rank: int) -> Tensor:
+            index = torch.tensor([*range(rank, count, self.world), 0][:size], device=batch.tokens.device)
+            return grouped(index, group)
+
+        mine, real = batch.dealt(rows_of, self.rank), len(self.share(count)) * group
         if real < size * group:
             mine.mask[real:] &= mine.action_mask[real:].cumsum(1) == 0
             mine.action_mask[real:] = False

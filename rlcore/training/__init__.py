@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     from rlcore.sharding.divided import by_block
     from rlcore.training.evaluate import measure_outputs, summarise
     from rlcore.training.rollout import MemoryStore
-    from rlcore.training.rollout_stats import (
-        check_logprob_gap,
-        gather_round,
-        rollout_health,
-        rollout_metrics,
-        warn_of_bias,
-    )
+    from rlcore.training.rollout_stats import gather_round, rollout_metrics, warn_of_bias
     from rlcore.training.run import Run
     from rlcore.types import stack_groups, stack_samples
 
@@ -38,7 +32,6 @@ __all__ = [
     "Scored",
     "Updater",
     "by_block",
-    "check_logprob_gap",
     "disable_dropout",
     "eval_mode",
     "gather_round",
@@ -46,7 +39,6 @@ __all__ = [
     "micro_batches",
     "minibatches",
     "put_through",
-    "rollout_health",
     "rollout_metrics",
     "stack_groups",
     "stack_samples",
@@ -64,14 +56,9 @@ _HOMES = {
     "rlcore.rewards.score": ("Scored",),
     "rlcore.sharding.divided": ("by_block",),
     "rlcore.training.evaluate": ("measure_outputs", "summarise"),
-    "rlcore.training.rollout_stats": (
-        "check_logprob_gap",
-        "gather_round",
-        "rollout_health",
-        "rollout_metrics",
-        "warn_of_bias",
-    ),
+    "rlcore.training.rollout_stats": ("gather_round", "rollout_metrics", "warn_of_bias"),
     "rlcore.training.run": ("Run",),
+    "rlcore.training.stale_weights": ("check_logprob_gap", "rollout_health"),  # which has moved
     "rlcore.training.rollout": ("MemoryStore",),
     "rlcore.types": ("stack_groups", "stack_samples"),
 }

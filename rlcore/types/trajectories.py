@@ -70,6 +70,16 @@ class Trajectories:
         return self.action_mask.sum(1)
 
     @property
+    def lengths(self) -> Tensor:
+        """The number of real tokens of each sequence: long[B]."""
+        return self.mask.sum(1)
+
+    @property
+    def prompt_lengths(self) -> Tensor:
+        """The number of real tokens before the first chosen token of each sequence: long[B]."""
+        return (self.mask & (self.action_mask.cumsum(1) == 0)).sum(1)
+
+    @property
     def action_tokens(self) -> list[list[int]]:
         """The ids of the chosen tokens of each sequence."""
         flat = self.tokens[self.action_mask].tolist()
@@ -95,6 +105,10 @@ class Trajectories:
     def rows(self, index: Tensor) -> Trajectories:
         """Return the sequences at `index` (long[K] or bool[B]), trimmed."""
         return self.each(itemgetter(index)).trim()
+
+    def dealt(self, rows_of: Callable[[int], Tensor], rank: int) -> Trajectories:
+        """Return the sequences that are dealt to a rank, at `rows_of(rank)`; all ranks call this together."""
+        return self.rows(rows_of(rank))
 
     def split(self, size: int) -> Iterator[Trajectories]:
         """Yield consecutive groups of at most `size` sequences, each trimmed."""

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.training import Run, rollout_health
+from rlcore.training import Run
 from rlcore.types import Trajectories
+from rlcore_transformers.rounds import rollout_health
 
 
 def make_run(*, is_full_precision: bool = True, lags: bool = False) -> Any:

@@ -41,7 +41,7 @@ def test_the_ratio_of_a_response_is_the_product_over_its_tokens() -> None:
     whole = ratios(new.requires_grad_(), old, MASK, level="product")
     assert whole.flatten().tolist() == pytest.approx([math.exp(-0.5)] * 3 + [math.exp(-0.3)] * 3)
     loss = clipped_loss(whole, numbers([2.0], [-1.0]), low=0.2, high=0.2)  # .61 and .74: only the second is clipped
-    weights, divisor = token_weights(MASK, norm="sequence", max_new_tokens=3)
+    weights, divisor = token_weights(MASK.sum(1), norm="sequence", max_new_tokens=3)
     ((loss * weights).where(MASK, 0.0).sum() / divisor).backward()
     assert new.grad is not None
     assert new.grad.flatten().tolist() == pytest.approx([-math.exp(-0.5)] * 2 + [0, 0, 0, 0])
@@ -151,13 +151,13 @@ def test_weights_and_divisors_leave_out_responses_that_do_not_count(
     norm: str, weights: list[float], divisor: float
 ) -> None:
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])  # lengths 2, 1 and 0: two responses that count
-    seen = token_weights(mask, norm=norm, max_new_tokens=10)
+    seen = token_weights(mask.sum(1), norm=norm, max_new_tokens=10)
     assert (seen[0].flatten().tolist(), seen[1]) == (weights, divisor)
 
 
 def test_the_divisor_is_zero_if_no_token_counts() -> None:
     for norm in ("token", "sequence", "sum", "constant"):
-        assert token_weights(torch.zeros(2, 3, dtype=torch.bool), norm=norm, max_new_tokens=4)[1] == 0.0
+        assert token_weights(torch.zeros(2, dtype=torch.long), norm=norm, max_new_tokens=4)[1] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ MUTATIONS: dict[str, tuple[str, Any, str, Any]] = {
     ),
     "a mean over all tokens": (
         "KL in the loss", rlcore_grpo.trainer, "token_weights",
-        lambda mask, **_: (torch.ones(len(mask), 1), float(mask.sum())),
+        lambda lengths, **_: (torch.ones(len(lengths), 1), float(lengths.sum())),
     ),
     "the ratio of a token for that of a response": (
         "gspo", rlcore_grpo.trainer, "ratios", lambda new, old, mask, **_: torch.where(mask, new - old, 0.0).exp(),

@@ -12,6 +12,7 @@ from grpo_making import SIZE, make
 
 from rlcore.training import Order
 from rlcore_testing.rig.isolate import call_on_two_ranks
+from rlcore_transformers.rounds import ScatteredRound
 
 LETTERS = ["a", "b", "c", "d", "e", "f"]
 
@@ -25,10 +26,12 @@ def refilled(folder: str) -> dict[str, Any]:
     trainer = make(Path(folder), prompts=LETTERS, reward_fn=rising, zero_spread="refill", scale="none")
     order = [LETTERS[i] for i in Order(len(LETTERS), trainer.run.config.run.seed).take(len(LETTERS))]
     metrics = trainer.rollout()
-    batch = trainer.store.take()
+    batch = whole = trainer.store.take()
+    if isinstance(batch, ScatteredRound):  # every process fetches all rows
+        whole = batch.dealt(lambda _: torch.arange(len(batch)), trainer.run.ranks.rank)
     starts = [
         trainer.run.learner.tokenizer.decode(row[real & ~chosen])
-        for row, real, chosen in zip(batch.tokens, batch.mask, batch.action_mask, strict=True)
+        for row, real, chosen in zip(whole.tokens, whole.mask, whole.action_mask, strict=True)
     ]
     return {
         "prompts": starts, "position": trainer.rounds.order.position, "order": order,
