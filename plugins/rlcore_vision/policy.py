@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlcore_transformers.models.policy import ModelPolicy
-from rlcore_vision.thumbnails import copy_of_batch, copy_of_completions
+from rlcore_vision.thumbnails import copy_images, copy_of_completions, images_of
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
@@ -16,9 +16,10 @@ class SeeingPolicy(ModelPolicy):
     """A policy whose prompts may show images, of which the run's report shows small copies."""
 
     def on_rollout(self, run: RunView, batch: Trajectories) -> None:
-        """Copy the images of rollouts, small, into the run's folder."""
+        """Copy the images of rollouts, small, into the run's folder; collective, as each rank may have its own rows."""
+        images = run.ranks.gather_to_main(images_of(batch))
         if run.ranks.is_main:
-            copy_of_batch(run.dir, batch)
+            copy_images(run.dir, images)
 
     def on_evaluate(self, run: RunView) -> None:
         """Copy the images of completions, small, into the run's folder."""

@@ -22,10 +22,16 @@ TAIL = 2**20
 """Bytes at the end of completions.jsonl that are searched for images."""
 
 
-def copy_of_batch(run_dir: Path, batch: Trajectories) -> None:
-    """Copy the images of the first rows of a batch."""
+def images_of(batch: Trajectories) -> list[int]:
+    """Return the numbers of the images of the first rows of a batch."""
     tokens = batch.tokens[:MAX_ROWS]
-    _copy(run_dir / FOLDER, tokens[tokens >= FIRST].unique().tolist())
+    found: list[int] = tokens[tokens >= FIRST].unique().tolist()
+    return found
+
+
+def copy_images(run_dir: Path, numbers: Iterable[int]) -> None:
+    """Copy images, given by their numbers."""
+    _copy(run_dir / FOLDER, dict.fromkeys(numbers))
 
 
 def copy_of_completions(run_dir: Path) -> None:

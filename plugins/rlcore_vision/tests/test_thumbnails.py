@@ -12,8 +12,9 @@ from vision_making import answered, picture, policy_of, prompts_of
 
 import rlcore
 from rlcore.types import Trajectories
+from rlcore_testing.rig.isolate import call_on_two_ranks
 from rlcore_vision import thumbnails
-from rlcore_vision.thumbnails import FOLDER, copy_of_batch
+from rlcore_vision.thumbnails import FOLDER, copy_images, images_of
 from rlcore_vision.tiny_families import FAMILIES
 
 
@@ -41,14 +42,14 @@ def test_a_run_copies_the_images_of_rollouts_and_of_evaluations(tmp_path: Path) 
 
 def test_copies_are_small_and_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, _ = policy_of("llava")
-    copy_of_batch(tmp_path, batch_of(policy, range(1)))
+    copy_images(tmp_path, images_of(batch_of(policy, range(1))))
     (file,) = (tmp_path / FOLDER).glob("*.png")
     with Image.open(io.BytesIO(file.read_bytes())) as image:
         assert image.size == (96, 48)
     most = 3 * file.stat().st_size
     monkeypatch.setattr(thumbnails, "MAX_BYTES", most)
     for seeds in (range(1, 8), range(8, 12)):
-        copy_of_batch(tmp_path, batch_of(policy, seeds))
+        copy_images(tmp_path, images_of(batch_of(policy, seeds)))
     sizes = [file.stat().st_size for file in (tmp_path / FOLDER).glob("*.png")]
     assert len(sizes) > 1
     assert sum(sizes) <= most
@@ -62,5 +63,29 @@ def test_an_image_that_cannot_be_opened_any_more_is_left_out(tmp_path: Path) -> 
     batch = answered(policy, prompts_of(policy, [{"prompt": "red", "images": [file]} for file in files]))
     files[0].unlink()
     picture(99).save(files[1])
-    copy_of_batch(tmp_path, batch)
+    copy_images(tmp_path, images_of(batch))
     assert names(tmp_path) == set()
+
+
+@pytest.mark.slow
+def test_images_of_the_rows_of_other_ranks_are_copied(tmp_path: Path) -> None:
+    """Each of two ranks samples the answers to one of two prompts."""
+    shown = call_on_two_ranks("test_thumbnails:shown_by_two_ranks", {"folder": str(tmp_path)}, what="two ranks")
+    assert len(set(shown["expected"])) == 2
+    assert shown["files"] == sorted(shown["expected"])
+
+
+def shown_by_two_ranks(folder: str) -> dict[str, list[str]]:
+    """Sample a round of two groups, and return the images that are copied and those of both prompts."""
+    config, processor = FAMILIES["llava"]()
+    result = rlcore.train(
+        config, tokenizer=processor, trainer={"name": "grpo", "rollouts": 8, "num_generations": 4},
+        prompts=[{"prompt": "red", "images": [picture(seed)]} for seed in (1, 2)],
+        reward_fn=lambda outputs: list(map(len, outputs)), gen={"max_new_tokens": 2}, eval={"show": 0},
+        run={"root": folder, "name": "run", "steps": 1},
+    )  # fmt: skip
+    images = result.policy.tokenizer.images
+    return {
+        "expected": [f"{images.add(picture(seed), ''):08x}" for seed in (1, 2)],
+        "files": sorted(names(result.run_dir)),
+    }
