@@ -176,6 +176,18 @@ def test_a_run_with_options_that_its_engine_lacks_is_refused_at_its_start(no_ray
     assert not servers.pids()
 
 
+def test_actors_with_an_engine_are_refused_in_asynchronous_runs(no_ray: Any, servers: Servers, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"sampler\.engine with run\.asynchronous = 1: each round would start"):
+        rlcore.train(
+            make_gpt2(), tokenizer=make_tokenizer(), prompts=list(PROMPTS), reward_fn=toy_reward, loggers=[],
+            trainer={"name": "grpo", "rollouts": 8, "num_generations": 4}, gen={"max_new_tokens": 5},
+            sampler={"name": "ray", "engine": servers.options},
+            run={"root": str(tmp_path), "name": "run", "steps": 1, "report": False, "asynchronous": 1},
+        )  # fmt: skip
+    assert not servers.pids()
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_an_actor_that_is_killed_is_replaced_with_a_server_of_its_own(ray_address: str, servers: Servers) -> None:
     import ray
