@@ -85,12 +85,12 @@ def _approx_kl(run: JudgedRun) -> tuple[int | None, str] | None:
 
 
 def _lost_at_first(run: JudgedRun) -> tuple[int | None, str] | None:
-    """Judge whether an early round makes another policy of it, whose reward does not come back to its first value."""
-    kl, reward = run.series(*APPROX_KLS), run.series("reward/mean")
-    if kl is None or reward is None or run.is_supervised:
+    """Judge whether an early round makes another policy of it, in a run that is not nearly solved afterwards."""
+    kl = run.series(*APPROX_KLS)
+    if kl is None or run.is_supervised:
         return None
     largest = float(kl.known[:ENOUGH].max())
-    is_lost = largest > LOST_KL and float(reward.late.mean()) < initial(reward)
+    is_lost = largest > LOST_KL and not run.is_nearly_solved
     return (first_step(kl, lambda values: values > LOST_KL) if is_lost else None), (
         f"approx_kl is {largest:.2g} nats a token at most in the first rounds"
     )

@@ -73,7 +73,7 @@ def truncation(run: JudgedRun) -> Verdict | None:
     """Judge the fraction of responses that were cut at the longest length.
 
     Those of a nearly solved run cost no reward if nearly all ended at first: the policy has learned that length. If the
-    run is solved, or its last evaluation is, it is enough that a third ended at first, so that the limit leaves room.
+    run is solved, or its last evaluation is, it is enough that a third ended in some step: the limit leaves room.
     """
     series = run.series("response/truncated_fraction", count=1)
     if series is None:
@@ -85,7 +85,7 @@ def truncation(run: JudgedRun) -> Verdict | None:
     if late <= 0.5:
         return Verdict("Responses end", "good", evidence)
     is_solved = run.is_solved or run.is_solved_in_evaluations
-    if run.is_nearly_solved and initial(series) < (2 / 3 if is_solved else 0.1):
+    if run.is_nearly_solved and (initial(series) < 0.1 or (is_solved and float(series.known.min()) < 2 / 3)):
         return Verdict("Solved with long responses", "good", f"{evidence}, and most have the best reward")
     longest = run.option("gen.max_new_tokens")
     value = str(2 * longest) if isinstance(longest, int) else "twice the present one"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -19,15 +19,14 @@ LOST = [0.3, *[0.2] * 19]
 
 
 @pytest.mark.parametrize(("largest", "rewards", "level"), [
-    (4.0, LOST, "bad"), (0.9, LOST, "good"), (4.0, [0.3, *[0.4] * 19], "good"),
+    (4.0, {"reward/mean": LOST}, "bad"), (0.9, {"reward/mean": LOST}, "good"), (4.0, HALF, "bad"),
+    (4.0, SOLVED, "good"),
 ])  # fmt: skip
-def test_one_round_that_makes_another_policy_is_too_large_if_the_reward_does_not_come_back(
-    largest: float, rewards: Sequence[float], level: str
+def test_one_round_that_makes_another_policy_is_too_large_in_a_run_that_is_not_solved_afterwards(
+    largest: float, rewards: Mapping[str, Sequence[float]], level: str
 ) -> None:
     """The rate is to fall by the root of 4 nats to .01, a factor of 20."""
-    found = large_steps.step_too_large(
-        judged({"policy/approx_kl": [0.01, largest, *[0.05] * 18], "reward/mean": rewards}, RATE)
-    )
+    found = large_steps.step_too_large(judged({"policy/approx_kl": [0.01, largest, *[0.05] * 18], **rewards}, RATE))
     assert found is not None
     assert (found.level, found.step) == (level, 2 if level == "bad" else None)
     if level == "bad":
@@ -76,14 +75,16 @@ def test_a_larger_rate_is_not_advised_where_groups_have_no_spread_or_evaluations
     assert stayed.level == "bad"
 
 
-@pytest.mark.parametrize(("last", "first", "level"), [(0.96, 0.6, "good"), (0.94, 0.6, "bad"), (0.96, 0.7, "bad")])
-def test_truncated_responses_are_no_fault_if_the_last_evaluation_is_solved(
-    last: float, first: float, level: str
+@pytest.mark.parametrize(("last", "truncated", "level"), [
+    (0.96, [0.6, 1.0], "good"), (0.94, [0.6, 1.0], "bad"), (0.96, [0.7, 1.0], "bad"), (0.96, [0.7, 0.6], "good"),
+])  # fmt: skip
+def test_truncated_responses_are_no_fault_if_the_last_evaluation_is_solved_and_the_limit_leaves_room(
+    last: float, truncated: list[float], level: str
 ) -> None:
     """From 0 to 1, training ends at .92, which is nearly solved."""
     run = judged({
         "reward/mean": [0.0, *[0.92] * 19], "reward/max": [1.0] * 20, "eval/reward/mean": [0.0, last],
-        "response/truncated_fraction": [first, *[1.0] * 19],
+        "response/truncated_fraction": [*truncated, *[1.0] * 18],
     })  # fmt: skip
     found = sampling_rules.truncation(run)
     assert found is not None
