@@ -154,6 +154,11 @@ class JudgedRun:
         return self._covered[1] >= SOLVED_SHARE
 
     @property
+    def is_nearly_solved_in_evaluations(self) -> bool:
+        """Return whether most responses of the last evaluation are as good as the best one."""
+        return self._covered[1] >= NEARLY_SOLVED_SHARE
+
+    @property
     def is_nearly_solved(self) -> bool:
         """Return whether most responses are as good as the best one."""
         return self._covered[0] >= NEARLY_SOLVED_SHARE

@@ -7,6 +7,7 @@ import numpy as np
 from rlcore_report.health import causes
 from rlcore_report.health.judged_run import JudgedRun, Verdict
 from rlcore_report.health.trends import first_lasting, first_step, initial, median
+from rlcore_report.series import Series
 
 GAP = 0.1
 """Mean distance of the log-probs of sampler and trainer, in nats a token, that low precision does not explain."""
@@ -72,8 +73,7 @@ def _steady_ratio(run: JudgedRun) -> tuple[int | None, str] | None:
 def truncation(run: JudgedRun) -> Verdict | None:
     """Judge the fraction of responses that were cut at the longest length.
 
-    Those of a nearly solved run cost no reward if nearly all ended at first: the policy has learned that length. If the
-    run is solved, or its last evaluation is, it is enough that a third ended in some step: the limit leaves room.
+    Those of a nearly solved run cost no reward, if the limit leaves room: the policy has learned that length.
     """
     series = run.series("response/truncated_fraction", count=1)
     if series is None:
@@ -84,8 +84,7 @@ def truncation(run: JudgedRun) -> Verdict | None:
     )
     if late <= 0.5:
         return Verdict("Responses end", "good", evidence)
-    is_solved = run.is_solved or run.is_solved_in_evaluations
-    if run.is_nearly_solved and (initial(series) < 0.1 or (is_solved and float(series.known.min()) < 2 / 3)):
+    if _have_room(run, series):
         return Verdict("Solved with long responses", "good", f"{evidence}, and most have the best reward")
     longest = run.option("gen.max_new_tokens")
     value = str(2 * longest) if isinstance(longest, int) else "twice the present one"
@@ -96,6 +95,14 @@ def truncation(run: JudgedRun) -> Verdict | None:
         causes.TRUNCATED, first_lasting(series, lambda values: values > 0.5) or int(series.steps[-1]),
         "gen.max_new_tokens", value,
     )  # fmt: skip
+
+
+def _have_room(run: JudgedRun, truncated: Series) -> bool:
+    """Return whether a run is nearly solved, and half of the responses of some step ended; if it is solved, a third."""
+    ended = 1 - float(truncated.known.min())
+    if run.is_solved or run.is_solved_in_evaluations:
+        return run.is_nearly_solved and ended > 1 / 3
+    return (run.is_nearly_solved or run.is_nearly_solved_in_evaluations) and ended > 1 / 2
 
 
 def length(run: JudgedRun) -> Verdict | None:

@@ -77,6 +77,7 @@ def test_a_larger_rate_is_not_advised_where_groups_have_no_spread_or_evaluations
 
 @pytest.mark.parametrize(("last", "truncated", "level"), [
     (0.96, [0.6, 1.0], "good"), (0.94, [0.6, 1.0], "bad"), (0.96, [0.7, 1.0], "bad"), (0.96, [0.7, 0.6], "good"),
+    (0.94, [0.6, 0.49], "good"), (0.94, [0.6, 0.51], "bad"),
 ])  # fmt: skip
 def test_truncated_responses_are_no_fault_if_the_last_evaluation_is_solved_and_the_limit_leaves_room(
     last: float, truncated: list[float], level: str
@@ -90,6 +91,19 @@ def test_truncated_responses_are_no_fault_if_the_last_evaluation_is_solved_and_t
     assert found is not None
     assert found.level == level
     assert not run.is_solved
+
+
+@pytest.mark.parametrize(("last", "level"), [(0.91, "good"), (0.89, "bad")])
+def test_long_responses_are_no_fault_if_the_last_evaluation_is_nearly_solved_and_half_ended_at_first(
+    last: float, level: str
+) -> None:
+    run = judged({
+        "reward/mean": [0.0, *[0.8] * 19], "reward/max": [1.0] * 20, "eval/reward/mean": [0.0, last],
+        "response/truncated_fraction": [0.4, *[1.0] * 19],
+    })  # fmt: skip
+    found = sampling_rules.truncation(run)
+    assert found is not None
+    assert found.level == level
 
 
 @pytest.mark.parametrize(("rises_at", "solved", "level"), [
