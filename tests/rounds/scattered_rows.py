@@ -8,10 +8,12 @@ column `half`; the score of a row is its index in the round.
 from __future__ import annotations
 
 import types
+import warnings
 from typing import Any
 
 import torch
 
+from rlcore.errors import RanksError
 from rlcore.ranks import Ranks
 from rlcore.types import Trajectories
 from rlcore_transformers.rounds import (
@@ -60,19 +62,22 @@ def exchanged() -> dict[str, Any]:
     return {"seen": ranks.gather([[real(found), halves, found.action_tokens, *sizes]])}
 
 
-def gathered_round(ranks: Ranks, *, scores: list[float | None]) -> tuple[ScatteredRound, dict[str, float]]:
-    """Gather the round of four rows with these scores."""
+def gathered_round(
+    ranks: Ranks, *, scores: list[float | None], **columns: torch.Tensor
+) -> tuple[ScatteredRound, dict[str, float]]:
+    """Gather the round of four rows with these scores, and with further columns of the rows of this process."""
     own = scores[ranks.rank :: 2]
     sampling = types.SimpleNamespace(check_round=lambda: None)
     run: Any = types.SimpleNamespace(ranks=ranks, sampling=sampling)
     numbers = torch.tensor([score or 0.0 for score in own])
     scored: Any = types.SimpleNamespace(totals=own, scores=numbers, by_name={"r": own}, numbers={})
-    batch, metrics = gather_statistics(run, rows_of(ranks.rank), scored)
+    batch, metrics = gather_statistics(run, rows_of(ranks.rank).with_columns(**columns), scored)
     return batch, dict(metrics)
 
 
 def gathered() -> dict[str, Any]:
     """Gather a round in which C has no score, and return what process 0 knows of it and fetches."""
+    warnings.simplefilter("error", FutureWarning)  # of torch, about operations that it will not have for long
     ranks = Ranks("no")
     batch, metrics = gathered_round(ranks, scores=[0.0, None, 2.0, 3.0])
     shares = [torch.tensor([2, 0]), torch.tensor([1])]
@@ -92,3 +97,16 @@ def gathered() -> dict[str, Any]:
         "sums": token_sums(batch, rows["half"]).tolist(), "mean": token_mean(batch, rows["half"]),
         "white": ranks.gather(white[rows.action_mask].tolist()), "joined": real(both),
     }  # fmt: skip
+
+
+def gathered_with_other_columns() -> dict[str, Any]:
+    """Gather rounds in which process 1 has a column more, or one of another form, and return what processes say."""
+    ranks, said = Ranks("no"), []
+    wide = torch.zeros(2, 4)  # one number a token on process 1, where rows have 4 tokens, and four a row on process 0
+    for columns in ({"more": wide} if ranks.rank else {}, {"wide": wide}):
+        try:
+            gathered_round(ranks, scores=[0.0, 1.0, 2.0, 3.0], **columns)
+            said.append("")
+        except RanksError as error:
+            said.append(str(error))
+    return {"said": ranks.gather([said])}

@@ -69,6 +69,6 @@ def _counting() -> dict[str, int]:
 
         setattr(torch.distributed, name, call)
 
-    for name in ("all_gather", "all_gather_into_tensor", "all_to_all_single"):
+    for name in ("all_gather", "all_to_all_single"):
         counted(name)
     return received

@@ -37,3 +37,12 @@ def test_every_process_knows_the_numbers_of_all_rows_and_the_tokens_of_its_own()
     chosen = [1.0, 1.5, 3.5, 4.0, 6.5, 7.0]
     mean, deviation = statistics.mean(chosen), statistics.pstdev(chosen)
     assert seen["white"] == pytest.approx([(each - mean) / deviation for each in chosen])
+
+
+@pytest.mark.slow
+def test_every_process_is_told_that_columns_differ() -> None:
+    said = call_on_two_ranks("scattered_rows:gathered_with_other_columns", {}, what="other columns")["said"]
+    assert said[0] == said[1]
+    for message, name in zip(said[0], ("more", "wide"), strict=True):
+        assert message.startswith("the columns of a round differ between processes: process 0: ")
+        assert name in message

@@ -121,10 +121,10 @@ class ScatteredRound(Trajectories):
         ranks, owners = self.held.ranks, self.held.owners[self.index]
         room = int(owners.bincount(minlength=ranks.world).max())
         padded = torch.cat([values, values.new_zeros(room - len(values), *values.shape[1:])])
-        received = padded.new_empty(ranks.world * room, *padded.shape[1:])
+        received = [torch.empty_like(padded) for _ in range(ranks.world)]
         with ranks.collective("statistics of rows"):
-            torch.distributed.all_gather_into_tensor(received, padded)
-        return received[owners * room + _places(owners)]
+            torch.distributed.all_gather(received, padded)
+        return torch.cat(received)[owners * room + _places(owners)]
 
     def each(self, change: Callable[[Tensor], Tensor]) -> ScatteredRound:
         """Apply `change` to the arrays that every process has."""
@@ -174,7 +174,9 @@ def gather_statistics(
         "owner": torch.full((len(batch),), ranks.rank, device=device), "place": torch.arange(len(batch), device=device),
         "length": batch.lengths, "prompt": batch.prompt_lengths, "actions": batch.num_actions,
     }  # fmt: skip
-    numbers = {name: array for name, array in batch.columns.items() if array.shape[1:] != (width,)}
+    per_token = {name for name, array in batch.columns.items() if array.shape[1:] == (width,)}
+    # Of columns per token no number is sent, but all processes must have the same, which is checked as in whole rounds.
+    numbers = {name: array[:, :0] if name in per_token else array for name, array in batch.columns.items()}
     nothing = batch.tokens.new_zeros(len(batch), 0)
     own = Trajectories(nothing, nothing.bool(), nothing.bool(), batch.ended, numbers).with_columns(
         **{f"{_PREFIX}{name}": array for name, array in where.items()}
@@ -188,7 +190,9 @@ def gather_statistics(
         ranks=ranks, own=on_the_right(batch.to(ranks.device)).rows(rows), owners=owners, lengths=lengths,
         prompt_lengths=prompts, num_actions=actions,
     )  # fmt: skip
-    columns = {name: array for name, array in whole.columns.items() if not name.startswith(_PREFIX)}
+    columns = {
+        name: array for name, array in whole.columns.items() if not (name.startswith(_PREFIX) or name in per_token)
+    }
     everything = {"index": torch.arange(len(whole), device=ranks.device), "learns": torch.ones_like(whole.ended)}
     found = ScatteredRound(whole.tokens, whole.mask, whole.action_mask, whole.ended, columns, held=held, **everything)
     return found, metrics
