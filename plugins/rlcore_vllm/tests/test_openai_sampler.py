@@ -358,6 +358,18 @@ def test_imitation_of_the_best_samples_of_a_server_resumes_exactly(server: OpenA
     assert rollouts(train(server, tmp_path / "parts", run={"steps": 2, "resume": "auto"})) == rows
 
 
+def test_a_student_is_distilled_on_completions_of_a_server(server: OpenAIStandIn, tmp_path: Path) -> None:
+    """The teacher, a model of the run, gives the probabilities; the outputs of both steps are the server's."""
+    teacher = make_gpt2()
+    teacher.save_pretrained(tmp_path / "teacher")
+    make_tokenizer().save_pretrained(tmp_path / "teacher")
+    trainer = {"name": "distill_prompts", "teacher": str(tmp_path / "teacher"), "batch_size": len(PROMPTS)}
+    result = train(server, tmp_path, trainer=trainer, eval={"at_end": False})
+    answered = [(body["prompt"], server.choice(body)["text"]) for body in server.completions()]
+    assert len(answered) == 2 * len(PROMPTS)
+    assert sorted((prompt, output) for _, prompt, output, _ in rollouts(result)) == sorted(answered)
+
+
 def test_a_trainer_that_learns_from_samples_evaluates_with_a_server(server: OpenAIStandIn, tmp_path: Path) -> None:
     result = train(
         server, tmp_path, trainer={"name": "sft"}, samples=list(SAMPLES), prompts=None, eval_prompts=list(PROMPTS)
