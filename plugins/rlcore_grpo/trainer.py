@@ -30,7 +30,7 @@ from rlcore_grpo.loss import (
 )
 from rlcore_grpo.reference_sync import ReferenceSync
 from rlcore_grpo.rounds import Rounds
-from rlcore_transformers.rounds import ScatteredRound, check_logprob_gap
+from rlcore_transformers.rounds import ScatteredRound, check_logprob_gap, own_rows
 
 LEFT_OUT_IS_ZERO = ("loss/policy", "policy/clip_low_fraction", "policy/clip_high_fraction")
 """Metrics that are exactly 0 at the tokens of a group without advantages, which is left out of the forward pass."""
@@ -81,7 +81,7 @@ class GRPOTrainer:
         """Sample a round, and put it in the store with its advantages."""
         batch, metrics = self.rounds.sample()
         self.store.append(batch)
-        self.run.observers.on_rollout(self.run, batch.own() if isinstance(batch, ScatteredRound) else batch)
+        self.run.observers.on_rollout(self.run, own_rows(batch))
         advantages = batch["advantages"]
         counts = batch["counts"] if advantages.dim() == 1 else batch.action_mask & batch["counts"][:, None]
         advantages = advantages[counts]
@@ -292,7 +292,7 @@ def _over_all(means: Metrics, num_trained: int, num_counted: int) -> Metrics:
 
 def _of_weights(batch: Trajectories, ranks: Ranks) -> Metrics:
     """Return the metrics of the weights of `is_correction`, over all tokens that count."""
-    own = batch.own() if isinstance(batch, ScatteredRound) else batch
+    own = own_rows(batch)
     if "is_weights" not in own:
         return {}
     weights, mask = own["is_weights"].double(), own.action_mask

@@ -122,7 +122,7 @@ def of_round(raw: Raw, layout: Placement, workload: Workload, *, num_rows: int, 
         others = layout.world - layout.per_node
         parts = (size * (layout.per_node - 1) / layout.world, size * others / layout.world)
     else:
-        columns = 1 + 2 * workload.value_head + 2 * workload.reference
+        columns = 1 + workload.value_head + 2 * workload.reference
         parts = gathered(num_rows * length * (ID + COLUMN * columns + 1), layout, layout.world)
     return [*found, Traffic("rows of the round", *parts)]
 

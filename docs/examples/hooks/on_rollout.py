@@ -1,4 +1,4 @@
-"""Print the mean length of the sampled sequences, and how many ended by themselves."""
+"""Print the mean length of the sequences of the first process, and how many ended by themselves."""
 
 from rlcore import hookimpl
 
