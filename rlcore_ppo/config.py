@@ -90,10 +90,13 @@ class PPOConfig(BatchOptions):
         gt=0,
         unit="nats",
     )
-    is_correction: Literal["off", "token_truncate"] = option(
-        "off", "`token_truncate` multiplies the policy loss of a token by the policy's probability over that of a "
-        "sampler that computes other log-probs, such as a serving engine", source=YAO,
+    is_correction: Literal[
+        "off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_mask"
+    ] = option(
+        "off", "what multiplies the policy loss of a token: from the policy's probability over that of a sampler that "
+        "computes other log-probs, such as a serving engine, of the token or of the whole response", source=YAO,
     )  # fmt: skip
+    is_low: float = option(0.0, "smallest such weight", ge=0)
     is_high: float = option(2.0, "largest such weight", gt=0, source=YAO)
     max_ratio: float = option(
         10.0, "skip optimizer steps of minibatches whose mean ratio is larger", gt=1, source="TRL 0.7"

@@ -19,15 +19,6 @@ def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, c
     return torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip, 1 + clip))
 
 
-def truncated_weights(old_logprobs: Tensor, sampler_logprobs: Tensor, *, high: float) -> Tensor:
-    """Return min(pi_old / pi_sampler, high) of each token, for samples of another program than the trainer.
-
-    They correct the expectation over samples, apart from the clipped ratio, whose old policy is the trainer's. Yao et
-    al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (truncated importance sampling).
-    """
-    return (old_logprobs - sampler_logprobs).exp().clamp(max=high)
-
-
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float) -> Tensor:
     """Return half the larger of (V - R)^2 and (clip(V, V_old - eps, V_old + eps) - R)^2; clip = 0 leaves V free.
 

@@ -28,15 +28,17 @@ from rlcore.training import (
 )
 from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
-from rlcore_ppo.loss import policy_loss, truncated_weights, value_clipped, value_loss
+from rlcore_ppo.loss import policy_loss, value_clipped, value_loss
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
 from rlcore_transformers.rounds import (
     can_scatter,
+    correction,
     everywhere,
     gather_statistics,
     own_rows,
     rollout_health,
     token_mean,
+    weight_metrics,
     whiten,
     with_token_columns,
 )
@@ -145,7 +147,10 @@ class PPOTrainer:
         if config.is_correction != "off":
             if "sampler_logprobs" not in batch:
                 raise ConfigError(f"trainer.is_correction = {config.is_correction!r}: the sampler returns no log-probs")
-            weights = truncated_weights(outputs.logprobs, batch["sampler_logprobs"], high=config.is_high)
+            weights = correction(
+                outputs.logprobs, batch["sampler_logprobs"], batch.action_mask, kind=config.is_correction,
+                low=config.is_low, high=config.is_high,
+            )  # fmt: skip
             batch = batch.with_columns(is_weights=weights)
         return batch.with_columns(logprobs=outputs.logprobs, values=outputs.need("values"))
 
@@ -183,8 +188,7 @@ class PPOTrainer:
         rewards = rewards / self.scale.divisor(everywhere(batch, rewards.sum(1)))
         # Of tokens sampled from the policy, -log pi is an unbiased estimate of the entropy.
         metrics = {"policy/entropy": -token_mean(batch, rows["logprobs"])}
-        if "is_weights" in rows:
-            metrics["is/weight_mean"] = token_mean(batch, rows["is_weights"])
+        metrics |= weight_metrics(batch)
         if self.penalised:
             kl = token_mean(batch, rows["kl"]) * float(batch.num_actions.sum()) / len(batch)
             metrics |= {"kl/mean": kl, "kl/coef": self.kl.value}

@@ -136,41 +136,6 @@ def token_weights(lengths: Tensor, *, norm: str, max_new_tokens: int) -> tuple[T
     return ones, float(len(lengths) * max_new_tokens) if count else 0.0
 
 
-def correction(
-    old_logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor, *, kind: str, low: float, high: float
-) -> Tensor:
-    """Return weights for tokens whose sampler computed other log-probs than the trainer: float[B, T].
-
-    With d = log pi_old - log pi_sampler: `token_truncate` clip(exp d_t, low, high); `token_mask` exp d_t inside
-    [low, high], else 0; `sequence_truncate` and `sequence_mask` the same with exp(sum_t d_t); `geometric_mask` 1 where
-    exp(mean_t d_t) lies inside, else 0.
-
-    Args:
-        old_logprobs: float[B, T], the trainer's.
-        sampled_logprobs: float[B, T], the sampler's.
-        mask: bool[B, T].
-        kind: one of the above.
-        low: smallest weight.
-        high: largest weight.
-
-    Raises:
-        ValueError: `kind` is none of the above.
-    """
-    gap = torch.where(mask, old_logprobs - sampled_logprobs, 0.0)
-    subject, _, action = kind.partition("_")
-    if subject == "sequence":
-        gap = gap.sum(1, keepdim=True).expand_as(gap)
-    elif subject == "geometric":
-        gap = (gap.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)).expand_as(gap)
-    elif subject != "token":
-        raise ValueError(f"kind = {kind!r}: no such correction")
-    weight = gap.exp()
-    inside = (weight >= low) & (weight <= high)
-    if subject == "geometric":
-        return inside.float()
-    return weight.clamp(low, high) if action == "truncate" else weight.where(inside, 0.0)
-
-
 def off_policy(
     logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor, advantages: Tensor, *, threshold: float
 ) -> Tensor:

@@ -18,11 +18,11 @@ from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.advantages import Groups, compare, compare_each, level, overlong
 from rlcore_grpo.config import GRPOConfig, compares_tokens, doubted, is_rescored
 from rlcore_grpo.constraints import check_sampling, longest_response
-from rlcore_grpo.loss import correction
 from rlcore_grpo.scores import Scores, add_scores, split_scores, weighted_sum
 from rlcore_grpo.turns import compare_turns, lone_fraction, returns_to_go, to_tokens, to_turns
 from rlcore_transformers.rounds import (
     can_scatter,
+    correction,
     gather_statistics,
     join_rounds,
     own_rows,

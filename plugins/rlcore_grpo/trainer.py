@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rlcore import ops
 from rlcore.protocols import Policy
-from rlcore.ranks import Ranks
 from rlcore.training import Meter, Run, disable_dropout, minibatches, warn_of_bias
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.config import GRPOConfig, workload
@@ -30,7 +29,7 @@ from rlcore_grpo.loss import (
 )
 from rlcore_grpo.reference_sync import ReferenceSync
 from rlcore_grpo.rounds import Rounds
-from rlcore_transformers.rounds import ScatteredRound, check_logprob_gap, own_rows
+from rlcore_transformers.rounds import ScatteredRound, check_logprob_gap, own_rows, weight_metrics
 
 LEFT_OUT_IS_ZERO = ("loss/policy", "policy/clip_low_fraction", "policy/clip_high_fraction")
 """Metrics that are exactly 0 at the tokens of a group without advantages, which is left out of the forward pass."""
@@ -107,7 +106,7 @@ class GRPOTrainer:
         return (
             self._gap(gaps)
             | _over_all(meter.means(), *tokens.tolist())
-            | _of_weights(batch, self.run.ranks)
+            | weight_metrics(batch)
             | {
                 "policy/skipped": float(self.updater.num_skipped - skipped),
                 "lr": self.updater.lr,
@@ -288,14 +287,3 @@ def _over_all(means: Metrics, num_trained: int, num_counted: int) -> Metrics:
         **means,
         **{name: means.get(name, 0.0) * trained for name in LEFT_OUT_IS_ZERO},
     }
-
-
-def _of_weights(batch: Trajectories, ranks: Ranks) -> Metrics:
-    """Return the metrics of the weights of `is_correction`, over all tokens that count."""
-    own = own_rows(batch)
-    if "is_weights" not in own:
-        return {}
-    weights, mask = own["is_weights"].double(), own.action_mask
-    sums = torch.stack([ops.masked_sum(each.double(), mask) for each in (weights, weights == 0, mask)])
-    weight, masked, count = (ranks.sum(sums) if own is not batch else sums).tolist()
-    return {"is/weight_mean": weight / max(count, 1.0), "is/masked_fraction": masked / max(count, 1.0)}

@@ -116,6 +116,33 @@ def test_tokens_are_weighted_by_the_policy_over_the_sampler_up_to_a_bound(
     )
 
 
+@pytest.mark.parametrize("kind", ["token_mask", "sequence_truncate", "sequence_mask", "geometric_mask"])
+def test_responses_are_weighted_and_left_out_as_the_kind_of_correction_says(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, kind: str
+) -> None:
+    """The ratio of a token is 3 in an even column, 1/2 in an odd one; weights lie between .6 and 2."""
+    trainer = make_ppo(make_trainer, tiny_gpt2, is_correction=kind, is_low=0.6, is_high=2.0)
+    of_another_program(trainer)
+    batch, metrics = roll(trainer)
+    found, masked = [], 0
+    for weights, chosen in zip(batch["is_weights"], batch.action_mask, strict=True):
+        ratios = [3.0 if column % 2 == 0 else 0.5 for column in chosen.nonzero().flatten().tolist()]
+        product = math.prod(ratios)
+        if kind == "token_mask":
+            expected = [ratio if 0.6 <= ratio <= 2 else 0.0 for ratio in ratios]
+        elif kind == "sequence_truncate":
+            expected = [min(max(product, 0.6), 2.0)] * len(ratios)
+        elif kind == "sequence_mask":
+            expected = [product if 0.6 <= product <= 2 else 0.0] * len(ratios)
+        else:
+            expected = [float(0.6 <= product ** (1 / len(ratios)) <= 2)] * len(ratios)
+        assert weights[chosen].tolist() == pytest.approx(expected, rel=1e-4)
+        found += expected
+        masked += expected.count(0.0)
+    assert metrics["is/weight_mean"] == pytest.approx(sum(found) / len(found), rel=1e-4)
+    assert metrics["is/masked_fraction"] == pytest.approx(masked / len(found), abs=1e-6)
+
+
 def test_without_a_correction_the_log_probs_of_another_program_weigh_nothing(
     make_trainer: Make, tiny_gpt2: PreTrainedModel
 ) -> None:

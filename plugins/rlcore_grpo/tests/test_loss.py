@@ -9,7 +9,6 @@ from torch import Tensor
 from rlcore_grpo.loss import (
     cispo_loss,
     clipped_loss,
-    correction,
     off_policy,
     ratios,
     sapo_loss,
@@ -18,6 +17,7 @@ from rlcore_grpo.loss import (
     vespo_loss,
     vespo_weights,
 )
+from rlcore_transformers.rounds import correction
 
 GARBAGE = 999.0
 MASK = torch.tensor([[True, True, False], [True, False, False]])

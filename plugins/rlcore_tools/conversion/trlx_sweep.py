@@ -51,9 +51,11 @@ def convert_sweep(sections: Mapping[str, Any], trainer: str, options: type) -> C
     _named(conversion, section, "sampler", tune.pop("search_alg", None), SAMPLERS)
     _named(conversion, section, "prune", tune.pop("scheduler", None), PRUNERS)
     for name, value in tune.items():
-        conversion.leave(f"{TUNE}.{name}", value, "a sweep on one machine has no such option")
+        conversion.leave(f"{TUNE}.{name}", value, "`rlcore sweep` has no such option")
     if section.get("parallel", 1) > 1:
-        conversion.notes.append(f"parallel: {section['parallel']} trials at the same time share one machine")
+        conversion.notes.append(
+            f"parallel: {section['parallel']} trials at the same time share one machine, unless the sweep runs --on ray"
+        )
     space: dict[str, Any] = {}
     for name, entry in sections.items():
         if name != TUNE:

@@ -50,7 +50,7 @@ def test_a_sweep_becomes_a_section_that_the_sweep_reads(tmp_path: Path, capsys: 
     }  # fmt: skip
     said = capsys.readouterr().err
     assert "not converted: tune_config.reuse_actors = True" in said
-    assert "check: parallel: 8 trials at the same time share one machine" in said
+    assert "check: parallel: 8 trials at the same time share one machine, unless the sweep runs --on ray" in said
     pytest.importorskip("rlcore_sweep")
     from rlcore_sweep.sweep_options import read_sweep
 

@@ -1,5 +1,6 @@
 """Rounds of responses whose tokens stay with the process that sampled them."""
 
+from rlcore_transformers.rounds.corrections import correction, weight_metrics
 from rlcore_transformers.rounds.health import check_logprob_gap, rollout_health
 from rlcore_transformers.rounds.scattered import ScatteredRound, can_scatter, gather_statistics, join_rounds
 from rlcore_transformers.rounds.statistics import (
@@ -15,6 +16,7 @@ __all__ = [
     "ScatteredRound",
     "can_scatter",
     "check_logprob_gap",
+    "correction",
     "everywhere",
     "gather_statistics",
     "join_rounds",
@@ -22,6 +24,7 @@ __all__ = [
     "rollout_health",
     "token_mean",
     "token_sums",
+    "weight_metrics",
     "whiten",
     "with_token_columns",
 ]
