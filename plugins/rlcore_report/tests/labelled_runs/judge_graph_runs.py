@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--graphs", type=int, nargs="+", default=GRAPHS)
     given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
     os.chdir(given.folder)
     sys.path.append(str(EXAMPLES))
     sys.argv = ["randomwalks.py"]
