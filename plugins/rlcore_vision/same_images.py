@@ -46,7 +46,7 @@ def require_same_images(spec: Any, processor: Any, config: VisionLanguageConfig)
     first, *others = different
     more = f" (also {', '.join(others)})" if others else ""
     raise ModelError(
-        f"{spec!r:.80}: its processor has other settings than the policy's: {first} is {theirs.get(first)}, and "
+        f"{os.fspath(spec)!r}: its processor has other settings than the policy's: {first} is {theirs.get(first)}, and "
         f"{ours.get(first)} for the policy{more}. It is compared with the policy on the pixel values of the policy's "
         "processor, which are not those that it was trained on: choose a model whose processor has the same settings; "
         "pass its processor to the run (tokenizer=); or, if these pixel values are right for it, save the policy's "
