@@ -12,6 +12,7 @@ import attrs
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore_sweep.child import Child, Why, command_for, environment_of, start
 from rlcore_sweep.metric_file import MetricFile, missing_metric, thinned
+from rlcore_sweep.presses import Presses
 from rlcore_sweep.screen import Screen
 from rlcore_sweep.space import show_value
 from rlcore_sweep.study import Study, TrialRecord, counted
@@ -67,19 +68,20 @@ class SweepLoop:
         """
         self.study.drop_begun()
         self._waiting = [each.number for each in self.study.records() if each.state == "unfinished"]
-        try:
-            while self._fill() or self._running:
-                self._watch()
-                self.screen.update(self._running)
-                time.sleep(POLL_S)
-        except KeyboardInterrupt:
-            self._end_all("Ctrl-C again ends them at once")
-            raise
-        finally:
-            for child in list(self._running.values()):
-                child.why = child.why or "end"
-                child.kill()
-                self._ended(child)
+        with Presses() as presses:
+            try:
+                while self._fill() or self._running:
+                    self._watch()
+                    self.screen.update(self._running)
+                    presses.pause(POLL_S)
+            except KeyboardInterrupt:
+                self._end_all(presses, "Ctrl-C again ends them at once")
+                raise
+            finally:
+                for child in list(self._running.values()):
+                    child.why = child.why or "end"
+                    child.kill()
+                    self._ended(child)
         if self._fatal:
             raise ConfigError(self._fatal)
 
@@ -274,7 +276,7 @@ class SweepLoop:
         self.study.fail(number, reason)
         self.screen.event(number, f"failed: {reason}", matters=True)
 
-    def _end_all(self, hint: str) -> None:
+    def _end_all(self, presses: Presses, hint: str) -> None:
         """Signal all trials to finish their step and save, and wait for them; a second Ctrl-C kills them."""
         if not self._running:
             return
@@ -287,6 +289,6 @@ class SweepLoop:
                     child.urge()
                     if child.process.poll() is not None:
                         self._ended(child)
-                time.sleep(POLL_S / 4)
+                presses.pause(POLL_S / 4)
         except KeyboardInterrupt:
             self.screen.note("ended at once; trials continue from their last checkpoints")

@@ -70,6 +70,7 @@ SILENT = {
         "turn_lam": "discounts from turn to turn of an episode, and the kit's prompts have one turn",
         "is_correction": "weights tokens of another sampler; the built-in one has the log-probs of the policy",
         "is_high": "bounds weights of tokens of another sampler; the built-in one has the log-probs of the policy",
+        "is_low": "bounds weights of tokens of another sampler; the built-in one has the log-probs of the policy",
     },
     "grpo": {
         "credit": "compares turns of episodes, and is refused without an environment",
