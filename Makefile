@@ -29,7 +29,7 @@ test-all: $(INSTALLED)
 		{ timeout 120 apt-get update -q && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q chromium; } \
 			</dev/null >/dev/null; \
 	} || echo "Chromium cannot be installed: the tests of pages are skipped"
-	FUZZ=thorough $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not engine"
+	FUZZ=thorough $(BIN)/python -m pytest -q -n auto --dist worksteal --durations=40 -m "not engine"
 
 # With serving engines, each in an environment of its own that is kept in ~/.cache/rlcore: vLLM takes 3.5 GB there.
 test-engines: $(INSTALLED)

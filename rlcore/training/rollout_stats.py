@@ -110,6 +110,6 @@ def warn_of_bias(run: Run) -> None:
     if any(found.values()):
         get_logger("sampling").warning(
             "responses are not sampled from the policy that learns, so its gradient is biased: leave these options out "
-            "while training; eval.gen may set them for evaluations",
+            "while training (those of gen may be set in eval.gen, for evaluations)",
             because=", ".join(name for name, is_set in found.items() if is_set),
         )
