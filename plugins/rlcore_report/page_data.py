@@ -21,7 +21,7 @@ from rlcore_report.option_table import OptionRow, option_rows
 from rlcore_report.run_record import RunRecord
 from rlcore_report.samples_on_page import ShownRows, prompts_by_step, read_images, read_samples, read_texts
 from rlcore_report.series import MAX_POINTS, Series, band, last_values, thinned
-from rlcore_report.variants import Difference, Variant, compare_variants, variants
+from rlcore_report.variants import Difference, Variant, compare_variants, distinct_names, variants
 from rlcore_report.verdicts import Verdict, verdicts
 
 DIGITS = 5
@@ -45,14 +45,14 @@ def page_data(runs: Sequence[RunRecord], *, stamp: str = "", keys: Sequence[str]
         verdicts(run.metrics, prompts_by_step(each["rollouts"].rows), run.config)
         for run, each in zip(runs, samples, strict=True)
     ]
-    names = [name for run in runs for name in run.metrics]
+    names, shown = [name for run in runs for name in run.metrics], distinct_names([run.folder for run in runs])
     options = option_rows(runs)
     return {
         "version": __version__,
         "stamp": stamp,
         "written": datetime.now().astimezone().isoformat(sep=" ", timespec="minutes"),
         "runs": [
-            _run(run, _place(run, kinds)) | {"answer": _answer(run, judged)}
+            _run(run, shown[run.folder], _place(run, kinds)) | {"answer": _answer(run, judged)}
             for run, judged in zip(runs, found, strict=True)
         ],
         "keys": list(keys),
@@ -71,9 +71,9 @@ def _place(run: RunRecord, kinds: Sequence[Variant]) -> int:
     return next(i for i, kind in enumerate(kinds) if run in kind.runs)
 
 
-def _run(run: RunRecord, variant: int) -> dict[str, Any]:
+def _run(run: RunRecord, name: str, variant: int) -> dict[str, Any]:
     return {
-        "name": visible(run.name),
+        "name": visible(name),
         "folder": visible(run.folder),
         "variant": variant,
         "step": run.last_step,

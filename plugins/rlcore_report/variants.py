@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -29,8 +30,8 @@ class Variant:
     """Runs that have the same options but for the seed.
 
     Attributes:
-        label: the name of the only run, or the beginning that the names share, and the number of seeds, or
-            of runs if some have the same seed.
+        label: the name of the only run (see `distinct_names`), or the beginning that the names share, and the number
+            of seeds, or of runs if some have the same seed.
         runs: at least one.
     """
 
@@ -45,16 +46,28 @@ def variants(runs: Sequence[RunRecord]) -> list[Variant]:
         options = {path: str(value) for path, value in flatten(run.config).items() if path not in (SEED, *UNIMPORTANT)}
         key = tuple(sorted(options.items())) if options else number
         groups.setdefault(key, []).append(run)
-    labels = [_label(group) for group in groups.values()]
+    names = distinct_names([run.folder for run in runs])
+    labels = [_label(group, names) for group in groups.values()]
     named = zip(labels, groups.values(), strict=True)
     return [
         Variant(label if labels.count(label) == 1 else str(group[0].folder), tuple(group)) for label, group in named
     ]
 
 
-def _label(runs: Sequence[RunRecord]) -> str:
+def distinct_names(folders: Sequence[Path]) -> dict[Path, str]:
+    """Return the name of each run's folder, with as many folders above it as runs of one name need to differ."""
+    parts = {folder: folder.resolve().parts for folder in folders}
+    names = dict.fromkeys(parts, "")
+    for folder, whole in parts.items():
+        others = [each for each in parts.values() if each != whole]
+        count = next(n for n in range(1, len(whole) + 1) if all(each[-n:] != whole[-n:] for each in others))
+        names[folder] = "/".join(whole[-count:])
+    return names
+
+
+def _label(runs: Sequence[RunRecord], names: Mapping[Path, str]) -> str:
     if len(runs) == 1:
-        return runs[0].name
+        return names[runs[0].folder]
     alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*(run.name for run in runs), strict=False))
     shared = "".join(letters[0] for letters in alike).rstrip("-_. ") or runs[0].name
     seeds = {str(run.option("run", "seed")) for run in runs}

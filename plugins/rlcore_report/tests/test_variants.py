@@ -9,8 +9,9 @@ import pytest
 from report_runs import make_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
+from rlcore_report.page_data import page_data
 from rlcore_report.run_record import read_run
-from rlcore_report.variants import compare_variants, paired, variants
+from rlcore_report.variants import compare_variants, distinct_names, paired, variants
 
 
 def test_a_paired_difference_has_students_interval() -> None:
@@ -35,6 +36,16 @@ def test_runs_that_differ_in_their_seed_are_one_variant(tmp_path: Path) -> None:
 def test_runs_with_one_seed_are_not_counted_as_seeds(tmp_path: Path) -> None:
     runs = [read_run(make_run(tmp_path / f"a-{name}", steps=4, run={"seed": 3})) for name in ("x", "y")]
     assert [kind.label for kind in variants(runs)] == ["a (2 runs)"]
+
+
+def test_runs_of_one_name_are_shown_with_the_folders_that_differ(tmp_path: Path) -> None:
+    folders = [tmp_path / each for each in ("old/walks/ppo", "new/walks/ppo", "new/sft", "grpo", "deep/grpo")]
+    named = ["old/walks/ppo", "new/walks/ppo", "sft", f"{tmp_path.name}/grpo", "deep/grpo"]
+    assert list(distinct_names(folders).values()) == named
+    assert distinct_names([folders[0], folders[0]]) == {folders[0]: "ppo"}
+    runs = [read_run(make_run(tmp_path / each / "same", gen={"top_k": i + 1})) for i, each in enumerate("ab")]
+    data = page_data(runs)
+    assert [run["name"] for run in data["runs"]] == [each["label"] for each in data["variants"]] == ["a/same", "b/same"]
 
 
 def test_runs_are_paired_by_seed_and_by_evaluation_prompt(tmp_path: Path) -> None:
