@@ -15,6 +15,8 @@ BACKEND = "rlcore"
 """Name of the weight-transfer engine in `engine_worker`."""
 POLL_S = 0.2
 WRONG_METHOD = 405
+ALREADY = "a weight update is already active"
+"""What a server answers whose last update was not finished, since its run was killed meanwhile."""
 FLAGS = (
     "vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs --worker-extension-cls "
     f"""rlcore_vllm.engine_worker.Extension --weight-transfer-config '{{"backend": "{BACKEND}"}}'"""
@@ -72,12 +74,13 @@ class VLLMServer:
             )
         return found.json()
 
-    def is_healthy(self) -> bool:
-        """Return whether it answers."""
+    def trouble(self) -> str:
+        """Return why it does not answer that it is healthy; empty if it does."""
         try:
-            return self._call("GET", "/health", timeout_s=CONNECT_S).status == 200
-        except ServerUnavailable:
-            return False
+            found = self._call("GET", "/health", timeout_s=CONNECT_S)
+        except ServerUnavailable as error:
+            return str(error)
+        return "" if found.status == 200 else f"/health: {found.describe()}"
 
     def version(self) -> str:
         """Return the version of its weights."""
@@ -90,10 +93,13 @@ class VLLMServer:
             EngineError: it does not within `timeout_s`, or never will.
         """
         until = time.monotonic() + timeout_s
-        while not self.is_healthy():
+        while trouble := self.trouble():
             self.has_started()
             if time.monotonic() > until:
-                raise EngineError(f"{self.url}: no vLLM server answers within {timeout_s:g} seconds; is it running?")
+                raise EngineError(
+                    f"{self.url}: no vLLM server answers within {timeout_s:g} seconds; is it running? The last answer: "
+                    f"{trouble}"
+                )
             time.sleep(POLL_S)
 
     def check(self, *, sleeps: bool = False) -> None:
@@ -152,7 +158,10 @@ class VLLMServer:
             ServerUnavailable: there is no answer.
         """
         self._step("/pause?mode=keep", None)
-        self._step("/start_weight_update", None)
+        if ALREADY in (found := self._call("POST", "/start_weight_update")).text:
+            self._step("/finish_weight_update", {})  # of a run that was killed; the version stays as it is
+            found = self._call("POST", "/start_weight_update")
+        self._check_step(found, "/start_weight_update")
         update()
         self._step("/finish_weight_update", {"weight_version": version})
         renew = "/reset_prefix_cache?reset_running_requests=true"
@@ -193,7 +202,9 @@ class VLLMServer:
         return bool(self._read("/is_sleeping")["is_sleeping"])
 
     def _step(self, path: str, body: Any, *, what: str = "new weights could not be loaded") -> Reply:
-        found = self._call("POST", path, body)
+        return self._check_step(self._call("POST", path, body), path, what=what)
+
+    def _check_step(self, found: Reply, path: str, *, what: str = "new weights could not be loaded") -> Reply:
         if found.status != 200:
             raise EngineError(f"{self.url}: {what}: {path}: {found.describe()}")
         return found

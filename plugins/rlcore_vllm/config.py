@@ -10,7 +10,11 @@ import attrs
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
 from rlcore_transformers.sampling.token_options import TokenOptions
+from rlcore_vllm.connection import check_url
 from rlcore_vllm.serving import serving_of
+
+OF_RUN = frozenset({"--host", "--port", "--uds", "--root-path", "--ssl-keyfile", "--ssl-certfile", "--headless"})
+"""Arguments of `vllm serve` with which the run would not find a server that it has started."""
 
 
 @config
@@ -86,8 +90,10 @@ class VLLMConfig(TokenOptions):
                 "already; leave one of them out"
             )
         for url in self.urls:
-            if not url.startswith(("http://", "https://")):
-                raise ConfigError(f"url = {url!r}: must begin with http:// or https://")
+            check_url(url, example="http://127.0.0.1:8000", instead="set the header Authorization in headers")
+        if twice := sorted({url for url in self.urls if self.urls.count(url) > 1}):
+            raise ConfigError(f"url: lists {twice[0]} twice; list each server once")
+        self._check_requests()
         if self.continue_responses and self.lora == "adapter":
             raise ConfigError(
                 "continue_responses with lora = 'adapter': a server keeps the states of earlier tokens when an adapter "
@@ -103,6 +109,26 @@ class VLLMConfig(TokenOptions):
             raise ConfigError(f"{given[0]}: is about a server that the run starts (python), and url is set")
         if self.url and self.lora == "adapter":
             raise ConfigError("lora = 'adapter': needs a server that the run starts (python), and url is set")
+
+    def _check_requests(self) -> None:
+        """Check headers, whose values are not shown, and the arguments by which a run finds its own server."""
+        for name, value in self.headers.items():
+            if not (name + value).isascii() or not (name + value).isprintable() or ":" in name or not name:
+                raise ConfigError(
+                    f"headers: {name!r} or its value has characters that no header has, such as a line break; remove "
+                    "them"
+                )
+        for each in self.args:
+            name = each.partition("=")[0].replace("_", "-")
+            if name == "--api-key":
+                raise ConfigError(
+                    "args: --api-key: arguments are written to the files of the run, and shown to all users of the "
+                    "machine; set VLLM_API_KEY in env, and the header Authorization in headers"
+                )
+            if name in OF_RUN:
+                raise ConfigError(
+                    f"args: {name}: the run sets where its server listens, and would not find it; remove it"
+                )
 
     @property
     def urls(self) -> tuple[str, ...]:

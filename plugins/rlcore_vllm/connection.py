@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +14,12 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from rlcore.errors import ConfigError
 from rlcore_vllm.errors import EngineError, ServerUnavailable
 
 CONNECT_S = 10.0
+CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+"""Errors of a secure connection that was closed."""
 MOST_BYTES = 256 * 2**20
 """Longest body of an answer that is read."""
 
@@ -57,6 +61,31 @@ class Reply:
         return f"status {self.status}" + (f", {str(message)[:600]}" if message else "")
 
 
+def check_url(url: str, *, example: str, instead: str) -> None:
+    """Check the form of an address; no message shows what may be a key.
+
+    Args:
+        url: the address.
+        example: one of the right form, for the message.
+        instead: where a key belongs, for the message.
+
+    Raises:
+        ConfigError: it is none of a server, or has parts that requests would leave out.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"url: is no address: {error}") from error
+    if "@" in parts.netloc:
+        raise ConfigError(f"url: holds a user name or a password; leave it out, and {instead}")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(
+            f"url = '{parts.scheme}://{parts.netloc}{parts.path}': must be an http:// or https:// address without "
+            f"? and #, such as {example}"
+        )
+
+
 class Connection:
     """A connection that is kept open between requests; for one thread at a time.
 
@@ -79,7 +108,7 @@ class Connection:
 
         Raises:
             ServerUnavailable: there is no answer in time.
-            EngineError: the answer does not end within MOST_BYTES.
+            EngineError: the answer does not end within MOST_BYTES, or there is no secure connection.
         """
         is_used = self._http.sock is not None
         try:
@@ -91,6 +120,11 @@ class Connection:
             self.close()
             if is_used and not self._is_aborted:
                 return self.request(method, path, body, timeout_s=timeout_s)
+            if isinstance(error, ssl.SSLError) and not isinstance(error, CLOSED):  # no repetition changes it
+                raise EngineError(
+                    f"{self._url}: there is no secure connection: {error}; if the certificate is one of your own, name "
+                    "its issuer's file in the variable SSL_CERT_FILE; if the server has none, use http://"
+                ) from error
             raise ServerUnavailable(f"{self._url}: {path}: {type(error).__name__}: {error}") from error
 
     def _send(self, method: str, path: str, body: Any, timeout_s: float) -> Reply:

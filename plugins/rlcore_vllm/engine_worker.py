@@ -105,7 +105,11 @@ class Engine(WeightTransferEngine[Init, Update]):  # type: ignore[misc]  # the s
         )  # fmt: skip
 
     def start_weight_update(self) -> None:
-        """Prepare the layers for new weights."""
+        """Prepare the layers for new weights, without those that an update before has left if it failed or was ended.
+
+        vLLM would count them as a part of the new ones, and leave the last ones of the same layer out.
+        """
+        finalize_layerwise_reload(self.model, self.model_config)
         self._expected = {name for name, _ in self.model.named_parameters()}
         initialize_layerwise_reload(self.model)
 
@@ -127,7 +131,8 @@ class Engine(WeightTransferEngine[Init, Update]):  # type: ignore[misc]  # the s
         except BaseException:
             self.shutdown()  # the run's broadcast fails then, and would wait for this process otherwise
             raise
-        missing = sorted(self._expected - set(loaded)) if loaded is not None else []
+        received = self._expected if loaded is None and names else set(loaded or ())
+        missing = sorted(self._expected - received)
         if missing:
             raise ValueError(
                 f"{update_info.path or 'the broadcast'} has no weights for {missing[:3]} ({len(missing)} of "

@@ -78,6 +78,8 @@ class Fleet:
             for server in servers:
                 server.wait(self.config.start_timeout_s if self.is_main else POLL_S)
                 server.check(sleeps=self.config.sleep)
+                if self.is_main and _sleeps(server):  # a run that was killed has left it so
+                    server.wake()
             self._known = servers
 
     def rest(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ FIRST_IMAGE = 2**30
 """Tokens from here on, beyond every vocabulary, stand for the images of a policy that sees."""
 FLOOR = -9999.0
 """What vLLM sends in place of a log-prob that is not a number, or of minus infinity."""
+OF_RUN = re.compile(r"[0-9a-f]{8}-\d+-\d+")
+"""A name that a run gives to weights: its own name, the policy's number, and the policy's version (`Fleet`)."""
 UNCHANGED = TokenOptions()
 
 
@@ -151,9 +154,13 @@ def _versions(spans: Any, count: int, version: str, where: str, *, continues: bo
     (policy, first), numbers = number_of(version), [number_of(name) for name in used]
     is_later = all(each[0] == policy for each in numbers) and first <= numbers[0][1] and numbers == sorted(numbers)
     if not is_whole or not (is_later if continues else set(used) == {version}):
+        others = [
+            name for name in used if OF_RUN.fullmatch(name) and name.partition("-")[0] != version.partition("-")[0]
+        ]
         raise OldWeights(
             f"{where}: weights of version {', '.join(used)} generated the tokens {covered}, and the policy's were "
             f"{version} when they were asked for"
+            + ("; those are of another run: use each server in one run at a time" if others else "")
         )
     if not continues:
         return ()

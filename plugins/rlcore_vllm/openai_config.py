@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
 from rlcore_transformers.sampling.token_options import TokenOptions
+from rlcore_vllm.connection import check_url
 
 Extra = Literal["top_k", "min_tokens", "stop_token_ids", "return_token_ids", "min_p", "repetition_penalty"]
 OF_TOKENS = ("logit_bias", "allowed_tokens", "forbidden_tokens")
@@ -68,18 +68,7 @@ class OpenAIConfig(TokenOptions):
             )
         if not self.url:
             return
-        try:
-            parts = urlsplit(self.url)
-            _ = parts.port
-        except ValueError as error:
-            raise ConfigError(f"url: is no address: {error}") from error
-        if "@" in parts.netloc:
-            raise ConfigError("url: holds a user name or a password; leave it out, and name a variable in key_env")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ConfigError(
-                f"url = '{parts.scheme}://{parts.netloc}{parts.path}': must be an http:// or https:// address without "
-                "? and #, such as http://127.0.0.1:8000/v1"
-            )
+        check_url(self.url, example="http://127.0.0.1:8000/v1", instead="name a variable in key_env")
 
     def serving(self) -> Mapping[str, Any]:
         """Return that the server has a model of its own, and needs no weights, for `rlcore plan`."""

@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 
+from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories, to_device
 from rlcore_transformers.sampling.stop_sequences import StopSequences
 from rlcore_vllm.generation import Completion, Generated
 from rlcore_vllm.rows import stack_rows, stop_end
+
+log = get_logger("vllm")
 
 
 def completions_of(
@@ -50,6 +53,19 @@ def cut_end(answer: Generated, asked: Completion, stops: StopSequences | None) -
     if (end := stop_end(asked.prompt, tokens, stops)) is not None:
         return answer.cut(end), True
     return answer, len(tokens) < asked.limit or tokens[-1] in asked.eos  # shorter: the server saw a stop sequence
+
+
+def ends_elsewhere(answer: Generated, asked: Completion, stops: StopSequences | None) -> bool:
+    """Return whether a server ended a completion at a stop sequence that its tokens have not; log a warning if so."""
+    is_early = len(answer.tokens) < asked.limit and answer.tokens[-1] not in asked.eos
+    if not is_early or stop_end(asked.prompt, answer.tokens, stops) is not None:
+        return False
+    log.warning(
+        "a server ended a completion at a stop sequence that is not in the text of its tokens, as the policy's "
+        "tokenizer decodes them: its tokenizer is another one, and completions end too early",
+        tokens=list(answer.tokens[-8:]), stop_sequences=list(asked.sampling.stop_sequences),
+    )  # fmt: skip
+    return True
 
 
 def trajectories_of(

@@ -24,7 +24,7 @@ from rlcore_vllm.errors import EngineError
 from rlcore_vllm.fleet import Fleet
 from rlcore_vllm.generation import Completion, Generated, changes_of, check_sampling, token_limits
 from rlcore_vllm.rows import report_parts, seeds_of
-from rlcore_vllm.vllm_rows import completions_of, cut_end, trajectories_of
+from rlcore_vllm.vllm_rows import completions_of, cut_end, ends_elsewhere, trajectories_of
 from rlcore_vllm.weight_check import WeightCheck
 
 
@@ -52,7 +52,7 @@ class VLLMSampler:
         self._weights = WeightCheck(
             self._fleet, config.check_rows, lambda server, asked: dict(self._dispatch([server]).answers(asked))
         )
-        self._temperature = 1.0
+        self._temperature, self._has_warned = 1.0, False
         self._open = WeakSet[Future[Trajectories]]()
         """What was submitted and not collected."""
 
@@ -241,6 +241,8 @@ class VLLMSampler:
         def finish() -> Iterator[int]:
             for row, answer in (dispatch or self._dispatch()).answers(asked):
                 rows[row] = cut_end(answer, asked[row], stops)
+                if not self._has_warned and ends_elsewhere(answer, asked[row], stops):
+                    self._has_warned = True
                 yield row
 
         report_parts(finish(), batch_of, sampling.batch_size or len(asked), on_batch)

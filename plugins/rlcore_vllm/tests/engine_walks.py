@@ -71,7 +71,8 @@ class Watch:
     Args:
         file: the lines: the step, the version of the rows, the largest difference of their log-probs from those of
             their weights, the updates of the policy, and of that which the server's last check has compared it with,
-            how often the server has loaded weights, the submitted rounds under way, and the server's guard.
+            how often the server has loaded weights, the submitted rounds under way, the server's guard, and the number
+            of files with weights.
         kill_in: the step after whose round the process is killed; 0: none.
     """
 
@@ -94,6 +95,7 @@ class Watch:
             "updates": run.models.policy.version, "checked": int(sampler._weights._passed.rpartition("-")[2]),
             "loads": sampler._fleet.num_loads, "under_way": sum(not each.done() for each in sampler._open),
             "guard": sampler._fleet._own._process.pid,
+            "files": len(list(sampler._fleet._files.place.rglob("*.safetensors"))),
         }  # fmt: skip
         with self._file.open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -19,8 +19,9 @@ pytestmark = pytest.mark.engine
 
 FIGURES = ("reward/mean", "is/kl", "is/logprob_gap", "is/weight_mean", "time/idle_s", "time/step_s", "time/update_s")
 CASES: dict[str, dict[str, Any]] = {
-    "grpo": {"rate": 1.0, "run": {"steps": 30}},
-    "ppo": {"rate": 0.25, "run": {"steps": 50}},  # with larger steps PPO learns less from older samples
+    "grpo": {"trainer": "grpo", "rate": 1.0, "run": {"steps": 30}},
+    "ppo": {"trainer": "ppo", "rate": 0.25, "run": {"steps": 50}},  # PPO learns less from older samples in larger steps
+    "grpo_broadcast": {"trainer": "grpo", "rate": 1.0, "run": {"steps": 30}, "sampler": {"transfer": "broadcast"}},
 }
 KILLED = 14
 """The step in which the run is killed; its last checkpoint is of step 10."""
@@ -51,22 +52,22 @@ def print_figures(steps: Sequence[dict[str, Any]]) -> None:
         print(f"  {name}: {[round(line[name], 4) for line in steps if name in line]}", file=sys.stderr)
 
 
-@pytest.mark.parametrize("trainer", CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_random_walks_are_learned_from_rounds_that_vllm_samples_ahead(
-    trainer: str, engine: dict[str, Any], tmp_path: Path
+    name: str, engine: dict[str, Any], tmp_path: Path
 ) -> None:
     """The run is killed while a round is under way, and resumed from a checkpoint with a round that has arrived.
 
     What it repeats is the same to the last bit; log-probs of all rows are those of the weights of their version.
     """
     imitate(tmp_path)
-    case = {"trainer": trainer, "sampler": {**engine, "args": list(engine["args"])}, **CASES[trainer]}
-    case |= {"is_correction": "token_truncate"}
+    case = {**CASES[name], "is_correction": "token_truncate"}
+    case["sampler"] = {**engine, "args": list(engine["args"]), **case.get("sampler", {})}
     case["run"] = {**case["run"], "asynchronous": 1, "resume": "auto"}
     command = [sys.executable, engine_walks.__file__, json.dumps({**case, "folder": str(tmp_path), "kill_in": KILLED})]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=900)
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
-    folder, seen = tmp_path / trainer, tmp_path / "watch.jsonl"
+    folder, seen = tmp_path / case["trainer"], tmp_path / "watch.jsonl"
     last = lines(seen)[-1]
     assert last["under_way"] == 1
     until = time.monotonic() + 30
@@ -81,18 +82,20 @@ def test_random_walks_are_learned_from_rounds_that_vllm_samples_ahead(
     assert {step: again[step] for step in metrics} == metrics
     assert rows_of(folder) == rows
 
-    steps, rounds = CASES[trainer]["run"]["steps"], lines(seen)
+    steps, rounds = case["run"]["steps"], lines(seen)
     by_step = {line["step"]: line for line in lines(folder / "metrics.jsonl") if "reward/mean" in line}
     assert [by_step[step]["age/max"] for step in range(1, steps + 1)] == [0.0] + [1.0] * (steps - 1)
     assert [line["step"] for line in rounds] == [*range(1, KILLED + 1), *range(11, steps + 1)]
     assert all(line["version"] == max(0, line["step"] - 2) for line in rounds)
     assert all(line["checked"] == line["updates"] for line in rounds)
     assert [line["loads"] for line in rounds] == [*range(1, KILLED + 1), *range(1, steps - 9)]
+    is_sent = case["sampler"].get("transfer") == "broadcast"
+    assert all((line["files"] == 0) == is_sent for line in rounds)
     gaps = [line["gap"] for line in rounds if line["gap"] is not None]
     assert len(gaps) == len(rounds) - 1  # the first one after the kill was sampled in the other process
     assert max(gaps) < 1e-5
     reached = result.metrics["eval/reward/mean"]
-    print(f"{trainer}: optimality {reached:.4f}; largest gap {max(gaps):.1e}", file=sys.stderr)
+    print(f"{name}: optimality {reached:.4f}; largest gap {max(gaps):.1e}", file=sys.stderr)
     print_figures([by_step[step] for step in sorted(by_step)])
     assert reached >= 0.95
 

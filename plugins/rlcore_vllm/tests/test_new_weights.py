@@ -6,6 +6,7 @@ import ast
 import copy
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,54 @@ def test_an_update_that_fails_is_an_error_and_is_not_finished(
     assert "/finish_weight_update" not in stand_in.calls
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_server_whose_last_run_was_killed_within_an_update_takes_new_weights(
+    is_loaded: bool, stand_in: StandIn, tmp_path: Path
+) -> None:
+    """It is paused, and refuses to begin an update before that one is finished; its version stays till then."""
+    policy, killed = make_policy(), sampler_of(stand_in, tmp_path / "killed")
+    whole = killed(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    (server,), before = killed._fleet.servers, stand_in.version
+    path = killed._fleet._files.place / "model"
+
+    def die() -> None:
+        if is_loaded:
+            server.update({"path": str(path)})
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        server.load("never", die)
+    assert stand_in._paused
+    assert stand_in._is_updating
+    assert stand_in.version == before
+    batch = sampler_of(stand_in, tmp_path / "next")(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert batch.action_tokens == whole.action_tokens
+    assert stand_in.version not in (before, "never")
+
+
+def test_two_runs_that_use_one_server_in_turn_sample_from_their_own_weights(stand_in: StandIn, tmp_path: Path) -> None:
+    policies = [make_policy(), make_policy()]
+    perturb(policies[1])
+    samplers = [sampler_of(stand_in, tmp_path / name) for name in "ab"]
+    for policy, sampler in [*zip(policies, samplers, strict=True)] * 2:
+        batch = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
+        with torch.no_grad():
+            own = policy.score(batch).logprobs
+        assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
+
+
+def test_two_runs_that_use_one_server_at_a_time_end_with_the_reason(stand_in: StandIn, tmp_path: Path) -> None:
+    sampler = sampler_of(stand_in, tmp_path)
+    sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+    def replace(_body: Any, _count: int) -> None:
+        stand_in.version = "0123abcd-1-7"
+
+    stand_in.before_token = replace
+    with pytest.raises(EngineError, match="those are of another run: use each server in one run at a time"):
+        sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+
 def lora(**options: Any) -> dict[str, Any]:
     return {"peft": {"type": "lora", "r": 4, "target_modules": ["c_attn"], **options}}
 
@@ -245,14 +294,42 @@ def test_a_context_that_is_too_short_is_refused(stand_in: StandIn, tmp_path: Pat
 
 def test_a_url_without_a_server_is_an_error_in_words(tmp_path: Path) -> None:
     sampler = VLLMSampler(VLLMConfig(url="http://127.0.0.1:1", start_timeout_s=0.3, weights_dir=str(tmp_path)))
-    with pytest.raises(EngineError, match=r"no vLLM server answers within 0\.3 seconds"):
+    with pytest.raises(EngineError, match=r"no vLLM server answers within 0\.3 seconds.*The last answer: .*refused"):
         sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+
+def test_a_path_without_a_server_is_an_error_with_its_answer(stand_in: StandIn, tmp_path: Path) -> None:
+    sampler = VLLMSampler(VLLMConfig(url=f"{stand_in.url}/v1/", start_timeout_s=0.3, weights_dir=str(tmp_path)))
+    with pytest.raises(EngineError, match=r"/v1: no vLLM server .* The last answer: /health: status 404, Not Found"):
+        sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+
+def test_a_slash_at_the_end_of_a_url_is_left_out(stand_in: StandIn, tmp_path: Path) -> None:
+    sampler = VLLMSampler(VLLMConfig(url=f"{stand_in.url}/", weights_dir=str(tmp_path)))
+    sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert stand_in.version.endswith("-0")
+
+
+def test_https_to_a_server_without_it_is_an_error_at_once(stand_in: StandIn, tmp_path: Path) -> None:
+    url = stand_in.url.replace("http", "https")
+    sampler, begun = VLLMSampler(VLLMConfig(url=url, weights_dir=str(tmp_path))), time.monotonic()
+    with pytest.raises(EngineError, match=r"there is no secure connection: .* if the server has none, use http://"):
+        sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert time.monotonic() - begun < 60  # and not after start_timeout_s
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"url": "here"}, "must begin with http"),
+        ({"url": "here"}, "must be an http:// or https:// address"),
+        ({"url": "http://here?key=1"}, r"without \? and #"),
+        ({"url": "http://here:port"}, "url: is no address"),
+        ({"url": "http://me:secret@here"}, "^url: holds a user name or a password; leave it out, and set the header"),
+        ({"url": ("http://here", "http://here/")}, "url: lists http://here twice"),
+        ({"url": "http://here", "headers": {"Authorization": "Bearer x\n"}}, "'Authorization' or its value has char"),
+        ({"python": "python", "args": ("--port=80",)}, "args: --port: the run sets where its server listens"),
+        ({"python": "python", "args": ("--ssl_keyfile", "x")}, "args: --ssl-keyfile: the run sets where its server"),
+        ({"python": "python", "args": ("--api-key", "secret")}, "args: --api-key: arguments are written to the files"),
         ({"url": "http://here", "python": "python"}, "leave one of them out"),
         ({"url": "http://here", "args": ("--x",)}, "args: is about a server that the run starts"),
         ({"url": "http://here", "lora": "adapter"}, "needs a server that the run starts"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import vllm_stand_in
 from vllm_stand_in import StandIn
 
 import rlcore
@@ -268,6 +269,23 @@ def test_a_stop_sequence_cuts_where_the_default_sampler_does(stand_in: StandIn, 
         end = text.find(stop)
         assert len(row) == (12 if end < 0 else end + 2)
         assert ended == (end >= 0)
+
+
+def test_a_server_that_ends_completions_at_other_texts_is_named(
+    stand_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokenizer is another one: the policy's finds no stop sequence in these completions."""
+    sampler = VLLMSampler(VLLMConfig(url=stand_in.url, weights_dir=str(tmp_path / "weights")))
+    prompts = [Prompt("ab", (0, 1))] * 6
+    sampling = SamplingConfig(stop_sequences=("!",), max_new_tokens=12, eos_token_ids=())
+    batch = sampler(make_policy(), prompts, sampling, row_seeds=list(range(6)))
+    assert "its tokenizer is another one" not in capsys.readouterr().err
+    assert not batch.ended.any()
+    monkeypatch.setattr(vllm_stand_in, "LETTERS", "!" + LETTERS[1:])
+    for _ in range(2):
+        batch = sampler(make_policy(), prompts, sampling, row_seeds=list(range(6)))
+    assert batch.ended.any()
+    assert capsys.readouterr().err.count("its tokenizer is another one, and completions end too early") == 1
 
 
 def trained(url: str, folder: str, transfer: str = "files", **run: Any) -> dict[str, Any]:

@@ -70,6 +70,14 @@ def test_evaluations_between_rounds_wake_a_server_until_they_end(stand_in: Stand
     assert stand_in.is_asleep
 
 
+def test_a_server_that_a_killed_run_left_asleep_is_woken(stand_in: StandIn, tmp_path: Path) -> None:
+    """Also by a run whose servers do not sleep."""
+    whole = train(stand_in.url, tmp_path / "awake")
+    for name, sampler in (("sleeps", sleeping(stand_in)), ("stays", {"name": "vllm", "url": stand_in.url})):
+        stand_in.is_asleep = True
+        assert rollouts(train(stand_in.url, tmp_path / name, sampler=sampler)) == rollouts(whole)
+
+
 class Ranks:
     """One of two processes, which are threads here."""
 

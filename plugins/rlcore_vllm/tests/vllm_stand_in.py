@@ -54,7 +54,7 @@ class StandIn:
         self.before_token: Callable[[dict[str, Any], int], object] = lambda _body, _count: None
         self.model: PreTrainedModel = make_gpt2(seed=5)
         self._logits: dict[tuple[int, ...], torch.Tensor] = {}
-        self._lock, self._paused = threading.Condition(), False
+        self._lock, self._paused, self._is_updating = threading.Condition(), False, False
         self._group: WeightGroup | None = None
         self.before_bucket: Callable[[WeightGroup], object] = lambda _group: None
         stand_in = self
@@ -125,21 +125,30 @@ class StandIn:
             return self.generate(body)
         self.calls.append(path)
         if path == "/restart":  # a server that was started anew has other weights
-            self.version, self.model, self._group = "default", make_gpt2(seed=6), None
+            self.version, self.model, self._group, self._is_updating = "default", make_gpt2(seed=6), None, False
             self._logits.clear()
         elif path.startswith("/sleep?") or path == "/wake_up":
             self.is_asleep = path != "/wake_up"
         elif path == "/init_weight_transfer_engine" and body["init_info"]:
             return self.join(**body["init_info"])
-        elif path == "/update_weights":
-            return self.update(**body["update_info"])
+        elif path in ("/start_weight_update", "/update_weights", "/finish_weight_update"):
+            return self.change_weights(path, body)
         elif path in ("/pause?mode=keep", "/resume"):
             with self._lock:
                 self._paused = path != "/resume"
                 self._lock.notify_all()
-        elif path == "/finish_weight_update":
-            self.version = body["weight_version"]
         return 200, {"success": True} if path == "/reset_prefix_cache" else {"message": "done"}
+
+    def change_weights(self, path: str, body: Any) -> tuple[int, Any]:
+        """Take a step of a change of the weights: vLLM begins none before the last one has ended."""
+        if self._is_updating == (path == "/start_weight_update"):
+            wrong = "while a weight update is already active" if self._is_updating else "before start_weight_update"
+            return 500, {"error": {"message": f"{path[1:]} called {wrong}."}}
+        status, answer = self.update(**body["update_info"]) if path == "/update_weights" else (200, {})
+        if path == "/finish_weight_update":
+            self.version = body.get("weight_version", self.version)
+        self._is_updating = status == 200 and path != "/finish_weight_update"
+        return status, answer
 
     def join(self, group: str, *, is_new: bool, host: str = "", port: int = 0, **shape: Any) -> tuple[int, Any]:
         if not is_new:
