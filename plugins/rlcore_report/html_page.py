@@ -93,7 +93,10 @@ def readable_data(
         keys: the keys of the runs in the list of a dashboard.
         is_running: see `read_run`.
     """
-    good, unreadable = list(folders), list[dict[str, str]]()
+    good = [folder for folder in folders if folder.is_dir()]
+    unreadable = [
+        _unreadable(each, f"its folder {each} has been deleted or moved") for each in folders if each not in good
+    ]
     while True:
         try:
             data = page_data([read_run(folder, is_running=is_running) for folder in good], stamp=stamp, keys=keys)
@@ -103,8 +106,12 @@ def readable_data(
             bad = alone or dict.fromkeys(good, describe_error(error))
             if not bad:
                 raise
-        unreadable += [{"name": visible(each.resolve().name), "problem": visible(bad[each])} for each in bad]
+        unreadable += [_unreadable(each, bad[each]) for each in bad]
         good = [folder for folder in good if folder not in bad]
+
+
+def _unreadable(folder: Path, problem: str) -> dict[str, str]:
+    return {"name": visible(folder.resolve().name), "problem": visible(problem)}
 
 
 def _problem(folder: Path) -> str:

@@ -57,7 +57,7 @@ class RunList:
         self._judged: dict[str, _Judged] = {}
         self._waiting: dict[str, Path] = {}
         self._lock, self._wake = Lock(), Condition()
-        self._folders: dict[str, Path] = {}
+        self._folders: dict[str, Path] = {}  # also those of runs that have been deleted since
         self._is_closed = False
         self._thread: Thread | None = None
 
@@ -70,11 +70,11 @@ class RunList:
         for folder in self._runs:
             name = folder.resolve().name
             found[str(folder) if found.get(name, folder) != folder else name] = folder
-        self._folders = found
+        self._folders.update(found)
         return found
 
     def folder(self, key: str) -> Path | None:
-        """Return the folder of a run; None if there is none of this key."""
+        """Return the folder of a run, also if it has been deleted since; None if there was none of this key."""
         return self._folders.get(key) or self.folders().get(key)
 
     def rows(self) -> list[dict[str, Any]]:

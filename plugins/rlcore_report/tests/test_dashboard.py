@@ -76,6 +76,26 @@ def test_a_run_is_answered_by_its_key_and_not_again_until_it_writes(served: Repo
     assert json.loads(ask(served, asked)[1])["runs"][0]["step"] == 7
 
 
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_run_that_is_deleted_while_it_is_shown_is_named_and_others_go_on(
+    served: ReportServer, *, is_listed: bool
+) -> None:
+    known = served.list.folder("a")
+    assert known is not None
+    folder = make_run(known.with_name("doomed"), steps=6)
+    data = json.loads(ask(served, "/data.json?run=doomed&run=sweep/b")[1])
+    assert [run["name"] for run in data["runs"]] == ["doomed", "b"]
+    shutil.rmtree(folder)
+    if is_listed:
+        assert {run["key"] for run in json.loads(ask(served, "/runs.json")[1])["runs"]} == {"a", "sweep/b"}
+    data = json.loads(ask(served, f"/data.json?run=doomed&run=sweep/b&stamp={quote(data['stamp'])}")[1])
+    assert [run["name"] for run in data["runs"]] == ["b"]
+    gone = [{"name": "doomed", "problem": f"its folder {folder} has been deleted or moved"}]
+    assert data["unreadable"] == gone
+    alone = json.loads(ask(served, "/data.json?run=doomed")[1])
+    assert (alone["runs"], alone["unreadable"]) == ([], gone)
+
+
 @pytest.mark.parametrize(
     "path",
     [
