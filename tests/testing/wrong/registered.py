@@ -14,7 +14,7 @@ PLACES = {
         "rlcore_transformers.models.model_options:CausalLMConfig",
     ),
     "scorers": (("wrong_scorers",), "rlcore_reward.config:SequenceScorerConfig"),
-    "trainers": (("wrong_trainers",), "wrong_trainers:Options"),
+    "trainers": (("wrong_trainers", "wrong_trainer_losses", "wrong_trainer_runs"), "wrong_trainers:Options"),
     "schedulers": (("wrong_optimizers",), None),
     "rollout_stores": (("wrong_stores",), None),
 }

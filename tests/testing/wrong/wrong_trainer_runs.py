@@ -1,0 +1,127 @@
+"""Trainers, each of which breaks a law about metrics, states, events, evaluations or the end of a run."""
+
+from __future__ import annotations
+
+import signal
+
+import attrs
+import torch
+from wrong_trainers import Right
+
+
+class YieldsTensors(Right):
+    def learn(self, batch):
+        return {name: torch.tensor(value) for name, value in super().learn(batch).items()}
+
+
+class YieldsNothing(Right):
+    def learn(self, batch):
+        super().learn(batch)
+        return {}
+
+
+class NamesBadly(Right):
+    def learn(self, batch):
+        return {"policy loss": super().learn(batch)["loss/policy"]}
+
+
+class CountsHalfItsUpdates(Right):
+    def learn(self, batch):
+        super().learn(batch)
+        return super().learn(batch)
+
+
+class ForgetsTheOptimizer(Right):
+    def state_dict(self):
+        return {"order": self.order.state_dict(), "rounds": self.rounds}
+
+    def load_state_dict(self, state):
+        self.order.load_state_dict(state["order"])
+        self.rounds = state["rounds"]
+
+
+class RestoresItsOptions(Right):
+    def state_dict(self):
+        return super().state_dict() | {"max_grad_norm": self.config.optimizer.max_grad_norm}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.updater.config = attrs.evolve(self.config.optimizer, max_grad_norm=state["max_grad_norm"])
+
+
+class YieldsMidRound(Right):
+    def steps(self):
+        while True:
+            batch = self.gather()
+            for half in batch.split(4):
+                yield self.learn(half)
+
+
+class KeepsCountElsewhere(Right):
+    count = 0
+
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        type(self).count *= run.config.run.resume != "never"
+
+    def losses(self, part):
+        type(self).count += 1
+        return super().losses(part) * type(self).count
+
+
+class Deaf(Right):
+    def steps(self):
+        signal.signal(signal.SIGINT, lambda *_: None)
+        yield from super().steps()
+
+
+class Jumpy(Right):
+    def steps(self):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield from super().steps()
+
+
+class HoldsASet(Right):
+    def state_dict(self):
+        return super().state_dict() | {"seen": {1, 2}}
+
+
+class LosesWhatItLoads(Right):
+    def load_state_dict(self, state):
+        super().load_state_dict(state | {"rounds": 0})
+
+
+class TellsNobody(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        run.observers.on_rollout = lambda *_: None
+
+
+class TellsTooMuch(Right):
+    def learn(self, batch):
+        metrics = super().learn(batch)
+        self.run.observers.on_step(self.run, metrics)
+        return metrics
+
+
+class EvaluatesForGood(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        run.add_evaluation(self.evaluate)
+
+    def evaluate(self):
+        self._policy.module.eval()
+        return {"mode": 0.0}
+
+
+class EvaluatesOnTheNext(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        run.add_evaluation(lambda: {"next": float(self.order.take(1)[0])})
+
+
+class SavesAndMoves(Right):
+    def state_dict(self):
+        self.rounds += 1
+        self.order.take(3)
+        return super().state_dict()
