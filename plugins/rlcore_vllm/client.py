@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlcore.errors import ConfigError
+from rlcore.logging import get_logger
 from rlcore_vllm.connection import CONNECT_S, Connection, Reply
 from rlcore_vllm.errors import EngineError, ServerUnavailable
 from rlcore_vllm.generation import PATH
@@ -14,6 +15,8 @@ from rlcore_vllm.generation import PATH
 BACKEND = "rlcore"
 """Name of the weight-transfer engine in `engine_worker`."""
 POLL_S = 0.2
+PATIENCE_S = 60.0
+"""How long a server is waited for before the reason is logged."""
 WRONG_METHOD = 405
 ALREADY = "a weight update is already active"
 """What a server answers whose last update was not finished, since its run was killed meanwhile."""
@@ -22,6 +25,8 @@ FLAGS = (
     f"""rlcore_vllm.engine_worker.Extension --weight-transfer-config '{{"backend": "{BACKEND}"}}'"""
 )
 """How a server is started that a run can use, with VLLM_SERVER_DEV_MODE=1."""
+
+log = get_logger("vllm")
 
 
 class VLLMServer:
@@ -92,9 +97,13 @@ class VLLMServer:
         Raises:
             EngineError: it does not within `timeout_s`, or never will.
         """
-        until = time.monotonic() + timeout_s
+        begun, is_logged = time.monotonic(), False
+        until = begun + timeout_s
         while trouble := self.trouble():
             self.has_started()
+            if not is_logged and time.monotonic() - begun > PATIENCE_S:
+                log.info("waiting for a vLLM server", at_most_s=timeout_s, because=trouble)
+                is_logged = True
             if time.monotonic() > until:
                 raise EngineError(
                     f"{self.url}: no vLLM server answers within {timeout_s:g} seconds; is it running? The last answer: "

@@ -298,10 +298,14 @@ def test_a_url_without_a_server_is_an_error_in_words(tmp_path: Path) -> None:
         sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
 
 
-def test_a_path_without_a_server_is_an_error_with_its_answer(stand_in: StandIn, tmp_path: Path) -> None:
+def test_a_path_without_a_server_is_an_error_with_its_answer(
+    stand_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PATIENCE_S", 0.1)
     sampler = VLLMSampler(VLLMConfig(url=f"{stand_in.url}/v1/", start_timeout_s=0.3, weights_dir=str(tmp_path)))
     with pytest.raises(EngineError, match=r"/v1: no vLLM server .* The last answer: /health: status 404, Not Found"):
         sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+    assert capsys.readouterr().err.count("waiting for a vLLM server") == 1
 
 
 def test_a_slash_at_the_end_of_a_url_is_left_out(stand_in: StandIn, tmp_path: Path) -> None:
