@@ -42,7 +42,6 @@ class Child:
         began: clock reading at its start, in seconds.
         why: why the sweep stopped it.
         stopped: clock reading when it was asked to stop.
-        donor: the trial from whose checkpoint another goes on in its place.
     """
 
     number: int
@@ -53,7 +52,6 @@ class Child:
     began: float = attrs.field(factory=time.monotonic)
     why: Why = ""
     stopped: float = 0.0
-    donor: int | None = None
     _urged: bool = False
 
     @property

@@ -22,6 +22,7 @@ from rlcore_sweep.space import Dimension
 from rlcore_sweep.sweep_options import SweepConfig
 
 NAME, REASON, SECONDS, DONOR, BEGUN, COMPARED = "sweep", "reason", "seconds", "donor", "begun", "compared"
+BEATEN = "beaten"
 BEST_SHARE = 0.25
 """Share of the trials that importances compare with the others."""
 State = Literal["done", "pruned", "failed", "unfinished"]
@@ -46,6 +47,8 @@ class TrialRecord:
         donor: the trial from whose checkpoint it went on, with other values; None if it began with the model.
         begun: the step of that checkpoint, or 0.
         compared: the last multiple of `min_steps` at which it was compared with others, or 0.
+        is_beaten: whether it ends because others are better; its process may still finish its step and save.
+        replaced_from: the trial from whose checkpoint another then takes its place; None if none does.
     """
 
     number: int
@@ -58,6 +61,8 @@ class TrialRecord:
     donor: int | None = None
     begun: int = 0
     compared: int = 0
+    is_beaten: bool = False
+    replaced_from: int | None = None
 
 
 class Study:
@@ -148,6 +153,10 @@ class Study:
         """Note that a trial was compared with others at `step`, which happens once, also if the sweep is continued."""
         self._storage.set_trial_user_attr(self._trial_id(number), COMPARED, step)
 
+    def note_beaten(self, number: int, donor: int | None = None) -> None:
+        """Note that a trial ends because others are better: its sweep may be killed before its process has ended."""
+        self._storage.set_trial_user_attr(self._trial_id(number), BEATEN, donor)
+
     def complete(self, number: int, value: float) -> None:
         """End a trial with its metric."""
         self._study.tell(number, value)
@@ -204,7 +213,7 @@ class Study:
             trial.number, state, dict(trial.params), dict(trial.intermediate_values),
             trial.value if state in ("done", "pruned") else None, str(trial.user_attrs.get(REASON, "")),
             float(trial.user_attrs.get(SECONDS, 0.0)), trial.user_attrs.get(DONOR), trial.user_attrs.get(BEGUN, 0),
-            trial.user_attrs.get(COMPARED, 0),
+            trial.user_attrs.get(COMPARED, 0), BEATEN in trial.user_attrs, trial.user_attrs.get(BEATEN),
         )  # fmt: skip
 
 

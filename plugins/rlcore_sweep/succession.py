@@ -94,51 +94,79 @@ class Population:
         present = {each.number: each for each in self.study.records() if each.begun < start and each.state != "failed"}
         if any(each.state == "unfinished" and start - every <= _last_step(each) < start for each in present.values()):
             return None
-        self.study.note_comparison(number, start)
         steps = {each: _first_step(record, start, start + every) for each, record in present.items()}
         found = choose_donor(
             number, {each: present[each].measured[at] for each, at in steps.items() if at is not None},
             options.reduction, is_maximised=self.study.is_maximised,
             random=Random(f"{options.seed} {number} {start}"),  # noqa: S311  no secret
         )  # fmt: skip
-        return found if found is not None and self._can_give(present[found], trial.begun) else None
-
-    def _can_give(self, donor: TrialRecord, begun: int) -> bool:
-        """Return whether a trial runs and has a checkpoint later than `begun`, from which there is more to learn."""
+        donor = None if found is None else present[found]
+        if donor is None or donor.state != "unfinished":
+            self.study.note_comparison(number, start)
+            return None
         at = checkpoint_of(self.folder.run(donor.number))
+        if at is None or at <= trial.begun:
+            return None  # the donor has been measured and not saved yet: the trial is compared again
+        self.study.note_comparison(number, start)
+        return found if self._is_in_time(at) else None
+
+    def _is_in_time(self, step: int) -> bool:
+        """Return whether there is more to learn after a step."""
         most = self.study.total_steps
-        return donor.state == "unfinished" and at is not None and at > begun and (most is None or at < most)
+        return most is None or step < most
+
+    def stop(self, number: int, donor: int) -> bool:
+        """Note that a trial ends, and keep the donor's checkpoint: the donor may make all its steps before that.
+
+        Returns:
+            Whether there is such a checkpoint; without one, the trial stays.
+        """
+        if not self._keep_newest(donor, number):
+            return False
+        self.study.note_beaten(number, donor)
+        return True
 
     def replace(self, number: int, donor: int) -> list[int]:
-        """End a trial, and return the number of that which goes on from the donor's checkpoint in its place."""
-        begun, most = self._copy_checkpoint(donor, number), self.study.total_steps
-        if begun is None or (most is not None and begun >= most):
-            now = "has no checkpoint any more" if begun is None else "has made all its steps meanwhile"
-            shutil.rmtree(self.folder.inherited(number), ignore_errors=True)
-            self.study.prune(number, f"trial {donor}, from which another should go on, {now}")
+        """End a trial that was stopped, and return the number of that which goes on in its place."""
+        self._keep_newest(donor, number)
+        kept = self.folder.kept(number)
+        begun = checkpoint_of(kept)
+        if begun is None:
+            self.study.prune(number, f"{kept} lacks the checkpoint of trial {donor}, from which another should go on")
             return []
         random = Random(f"{self.sweep.options.seed} {number} values")  # noqa: S311  no secret
         values = explore(self.sweep.dimensions, self.study.record(donor).parameters, random)
         successor = self.study.succeed(donor, begun, values).number
-        self.folder.inherited(number).replace(self.folder.inherited(successor))
+        kept.replace(self.folder.inherited(successor))
         self.study.prune(number, f"trial {successor} goes on from step {begun} of trial {donor}")
         return [successor]
 
-    def _copy_checkpoint(self, donor: int, number: int) -> int | None:
-        """Keep the newest checkpoint of a trial, and return its step; files are linked where that is possible."""
-        source, target = self.folder.run(donor), self.folder.inherited(number)
-        for _ in range(ATTEMPTS):
-            shutil.rmtree(target, ignore_errors=True)
-            step = checkpoint_of(source)
-            if step is None:
-                return None
-            with suppress(OSError, shutil.Error):  # deleted meanwhile
-                name = f"checkpoints/{step:08d}"
-                shutil.copytree(source / name, target / name, copy_function=_link)
-                if (source / "start").is_dir():
-                    shutil.copytree(source / "start", target / "start", copy_function=_link)
-                return step
-        return None
+    def _keep_newest(self, donor: int, number: int) -> bool:
+        """Keep a trial's newest checkpoint for the successor of another, or else what is kept; return if one is."""
+        kept = self.folder.kept(number)
+        fresh = kept.with_suffix(".fresh")
+        step = _copy_checkpoint(self.folder.run(donor), fresh)
+        if step is not None and self._is_in_time(step):
+            shutil.rmtree(kept, ignore_errors=True)
+            fresh.replace(kept)
+        shutil.rmtree(fresh, ignore_errors=True)
+        return kept.is_dir()
+
+
+def _copy_checkpoint(source: Path, target: Path) -> int | None:
+    """Copy the newest checkpoint of a run, and return its step; files are linked where that is possible."""
+    for _ in range(ATTEMPTS):
+        shutil.rmtree(target, ignore_errors=True)
+        step = checkpoint_of(source)
+        if step is None:
+            return None
+        with suppress(OSError, shutil.Error):  # deleted meanwhile
+            name = f"checkpoints/{step:08d}"
+            shutil.copytree(source / name, target / name, copy_function=_link)
+            if (source / "start").is_dir():
+                shutil.copytree(source / "start", target / "start", copy_function=_link)
+            return step
+    return None
 
 
 def _first_step(record: TrialRecord, start: int, end: int) -> int | None:

@@ -6,6 +6,7 @@ trials/00003/        the run's folder of a trial
 trials/00003.yaml    its configuration, with which its process was started
 trials/00003.log     what its process printed
 trials/00003.from/   the checkpoint of another trial from which it went on, if it did
+trials/00003.next/   the checkpoint from which another trial goes on in its place, until that one begins
 best.yaml            the best configuration so far
 report.html          the report
 .lock                locked by the one process that runs the sweep
@@ -80,6 +81,10 @@ class SweepFolder:
     def inherited(self, number: int) -> Path:
         """Return the folder with the checkpoint of another trial from which a trial goes on."""
         return self.trials / f"{name_of(number)}.from"
+
+    def kept(self, number: int) -> Path:
+        """Return the folder with the checkpoint from which another trial will go on in a trial's place."""
+        return self.trials / f"{name_of(number)}.next"
 
     def is_sweep(self) -> bool:
         """Return whether the folder contains a sweep."""

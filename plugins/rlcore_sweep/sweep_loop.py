@@ -107,7 +107,11 @@ class SweepLoop:
                     self._note_wait()
                     return True
                 self._waiting.remove(number)
-                self._start(self.study.record(number), is_new=False)
+                trial = self.study.record(number)
+                if trial.is_beaten:  # the sweep was killed before the trial had ended
+                    self._leave(trial)
+                else:
+                    self._start(trial, is_new=False)
                 continue
             if self._population.is_full or not self._has_trials_left() or (asked := self.study.ask()) is None:
                 return False
@@ -116,8 +120,9 @@ class SweepLoop:
 
     def _has_trials_left(self) -> bool:
         """Return whether a trial may begin beside those that will take the place of stopped ones."""
-        to_come = sum(child.why == "replaced" for child in self._running.values())
-        return len(self.study.records()) + to_come < self.sweep.options.trials
+        records = self.study.records()
+        to_come = sum(each.state == "unfinished" and each.replaced_from is not None for each in records)
+        return len(records) + to_come < self.sweep.options.trials
 
     def _is_free(self, number: int) -> bool:
         """Return whether no process writes to a trial's run: one of a sweep that was killed may still do so."""
@@ -192,6 +197,7 @@ class SweepLoop:
         is_worse = self.study.report(child.number, step, value)
         self.screen.event(child.number, f"step {step}, {self.sweep.options.metric} {value:.6g}")
         if is_worse and not self._is_over(step):
+            self.study.note_beaten(child.number)
             child.stop("pruned")
 
     def _is_over(self, step: int) -> bool:
@@ -201,8 +207,8 @@ class SweepLoop:
         """Stop a trial whose place another is to take."""
         if child.why or self._is_over(child.metrics.last_step) or not self._has_trials_left():
             return
-        if (donor := self._population.find_donor(child.number)) is not None:
-            child.donor = donor
+        donor = self._population.find_donor(child.number)
+        if donor is not None and self._population.stop(child.number, donor):
             child.stop("replaced")
 
     def _ended(self, child: Child) -> None:
@@ -212,16 +218,11 @@ class SweepLoop:
         del self._running[number], self._slots[number]
         self.study.add_seconds(number, child.seconds)
         why: Why = child.why
-        if why == "end" or child.was_interrupted():
+        trial = self.study.record(number)
+        if trial.is_beaten and why in ("pruned", "replaced", "end"):
+            self._leave(trial)
+        elif why == "end" or child.was_interrupted():
             self.screen.event(number, "is unfinished; the same command continues it", matters=True)
-        elif why == "pruned":
-            self._succeeded += 1
-            self.study.prune(number)
-            self.screen.event(number, f"pruned at step {child.metrics.last_step}")
-        elif why == "replaced" and child.donor is not None:
-            self._succeeded += 1
-            self._waiting += self._population.replace(number, child.donor)
-            self.screen.event(number, f"stopped at step {child.metrics.last_step}; {self.study.record(number).reason}")
         elif why == "late":
             self._fail(number, f"took longer than {self.sweep.options.trial_time_s:g} s, the time of a trial")
         elif why == "metric":
@@ -231,6 +232,17 @@ class SweepLoop:
         else:
             self._complete(child)
         self._drop_weights()
+
+    def _leave(self, trial: TrialRecord) -> None:
+        """Record the end of a trial that is worse than others, and begin that which takes its place, if any."""
+        self._succeeded += 1
+        number, step = trial.number, max(trial.measured, default=trial.begun)
+        if trial.replaced_from is None:
+            self.study.prune(number)
+            self.screen.event(number, f"pruned at step {step}")
+            return
+        self._waiting += self._population.replace(number, trial.replaced_from)
+        self.screen.event(number, f"stopped at step {step}; {self.study.record(number).reason}")
 
     def _drop_weights(self) -> None:
         """Delete checkpoints and models of ended trials that are not among the best."""

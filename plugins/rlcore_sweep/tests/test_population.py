@@ -219,13 +219,51 @@ def test_no_more_trials_begin_than_were_asked_for(tmp_path: Path) -> None:
     assert [each.state for each in records(sweep)] == ["pruned", "done", "done", "done", "done"]
 
 
-def test_a_donor_that_has_meanwhile_made_all_its_steps_has_no_successor(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("newest", "begun"), [(1, 1), (2, 2), (3, 1)])  # the runs have three steps
+def test_a_successor_begins_with_the_newest_checkpoint_but_the_last_if_its_donor_goes_on_meanwhile(
+    tmp_path: Path, newest: int, begun: int
+) -> None:
     population = population_of(tmp_path)
-    save_checkpoint(population.folder.run(0), 3)  # the runs have three steps
-    assert population.replace(1, 0) == []
-    reason = "trial 0, from which another should go on, has made all its steps meanwhile"
-    assert population.study.record(1).reason == reason
-    assert not population.folder.inherited(1).exists()
+    assert population.stop(1, 0)
+    if newest > 1:
+        save_checkpoint(population.folder.run(0), newest)
+        shutil.rmtree(population.folder.run(0) / "checkpoints/00000001")  # as by checkpoint.keep_last
+    (successor,) = population.replace(1, 0)
+    assert population.study.record(1).reason == f"trial 2 goes on from step {begun} of trial 0"
+    assert (population.folder.inherited(successor) / f"checkpoints/{begun:08d}/manifest.json").is_file()
+    assert not list(population.folder.trials.glob("00001.*"))
+
+
+def test_a_trial_stays_if_its_donor_has_made_all_its_steps(tmp_path: Path) -> None:
+    population = population_of(tmp_path)
+    save_checkpoint(population.folder.run(0), 3)
+    assert not population.stop(1, 0)
+    assert not population.study.record(1).is_beaten
+    assert not list(population.folder.trials.glob("00001.*"))
+
+
+def test_a_donor_that_was_measured_and_has_not_saved_yet_is_waited_for(tmp_path: Path) -> None:
+    population = population_of(tmp_path)
+    for number, value in ((0, 2.0), (1, 1.0)):
+        population.study.report(number, 1, value)
+    shutil.rmtree(population.folder.run(0) / "checkpoints")
+    assert population.find_donor(1) is None
+    save_checkpoint(population.folder.run(0), 1)
+    assert population.find_donor(1) == 0
+
+
+def test_a_sweep_that_was_killed_before_a_worse_trial_had_ended_replaces_it_when_it_is_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    population = population_of(tmp_path, trials=3)
+    for number, value in ((0, 2.0), (1, 1.0)):
+        population.study.report(number, 1, value)
+    assert population.stop(1, 0)
+    assert run_sweep(population.sweep) == 0
+    assert [each.state for each in records(population.sweep)] == ["done", "pruned", "done"]
+    output = capsys.readouterr().out
+    assert "trial 1: stopped at step 1; trial 2 goes on from step 1 of trial 0\n" in output
+    assert not (population.folder.run(1) / "starts").exists()
 
 
 def test_a_successor_that_ends_before_its_first_measurement_does_not_end_the_sweep(

@@ -8,6 +8,7 @@ import sys
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sweep_fakes
@@ -152,6 +153,33 @@ def test_asha_prunes_a_trial_that_is_worse_at_the_same_step(tmp_path: Path, caps
     output = capsys.readouterr().out
     assert "trial 2: pruned at step 1\n" in output
     assert "3 trials: 2 done, 1 pruned\n" in output
+
+
+def test_a_trial_that_is_worse_is_pruned_also_if_the_sweep_is_killed_before_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The trial is worse at its first step, and would not be compared again before its second."""
+    base, stop, noted = {"trainer": {"do": "slow"}, "run": {"steps": 2}}, Child.stop, list[bool]()
+    sweep = make_sweep(tmp_path, "trainer.x=[2, 3, 1]", base=base, sampler="grid", prune="asha", reduction=2)
+
+    def watched(self: Child, why: Any) -> None:
+        noted.append(records(sweep)[self.number].is_beaten)
+        stop(self, why)
+
+    monkeypatch.setattr(Child, "stop", watched)
+    assert run_sweep(sweep) == 0
+    assert noted == [True]
+    (tmp_path / "killed").mkdir()
+    other = make_sweep(tmp_path / "killed", "trainer.x=[2, 3, 1]", base=base, sampler="grid", prune="asha", trials=1)
+    other.folder.mkdir()
+    study = open_study(other, claim(other))
+    assert study.ask() is not None
+    study.report(0, 1, 2.0)
+    study.note_beaten(0)  # and here the sweep is killed
+    assert run_sweep(other) == 1
+    assert [(each.state, each.value) for each in records(other)] == [("pruned", 2.0)]
+    assert "trial 0: pruned at step 1\n" in capsys.readouterr().out
+    assert not (other.folder / "trials/00000/starts").exists()
 
 
 def test_a_trial_at_its_last_step_is_done_however_bad_it_is(tmp_path: Path) -> None:
