@@ -4,87 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import math
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import attrs
-
-from rlcore.components import Dropped, describe_error
-from rlcore.loggers import Loggers
 from rlcore.settings import TrainConfig
-from rlcore_testing.law import LawBroken, Subject, law, require
+from rlcore_testing.law import Subject, law, require
+from rlcore_testing.rig.logger_runs import (
+    CHAT,
+    MARKS,
+    ROWS,
+    RUN,
+    USUAL,
+    accepting,
+    build,
+    closing,
+    log_usually,
+    opened,
+    spend,
+)
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
-    from rlcore.ranks import Ranks
 
 LOGGERS = "loggers"
-USUAL = {"loss/policy": 0.5, "kl/mean": 0.01, "reward/mean": -1.25, "time/step_s": 0.1}
-ROWS = (
-    {"prompt": "ab", "output": "cde", "length": 3, "ended": True, "reward": 1.5},
-    {"prompt": "", "output": "", "length": 0, "ended": False, "reward": math.nan},
-    {"prompt": "naïve 🙂", "output": "\x1b[31mred\x00\n\u2028 \ud7ff", "length": 9, "ended": True, "reward": None},
-)  # fmt: skip
-"""Rows of an evaluation, as `rlcore.training.evaluate` makes them; None is a missing score."""
-CHAT: dict[str, Any] = {**ROWS[0], "messages": [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]}
-"""The row of a conversation."""
-MARKS = ("0.7312451", "0.7312452")
-"""The loss in steps 1 and 2, whose digits are in no other number: text files that contain them must keep them."""
-RUN = "run-1"
-"""Name of the run's folder, which is in a folder of its own."""
 GRACE_S = 5.0
 """Seconds that threads may take to end after `close`."""
-
-
-@attrs.define(slots=False)
-class RunStub:
-    """A run with only the attributes of `rlcore.protocols.RunView`; access to others is recorded in `undeclared`."""
-
-    dir: Path
-    step: int = 0
-    total_steps: int | None = 4
-    config: TrainConfig = attrs.field(factory=TrainConfig)
-    metrics: dict[str, float] = attrs.field(factory=dict)
-    dropped: tuple[Dropped, ...] = ()
-    undeclared: list[str] = attrs.field(factory=list)
-    export_class: str = "AutoModelForCausalLM"
-    is_stopping: bool = False
-    headline: tuple[str, ...] = ()
-
-    @functools.cached_property
-    def ranks(self) -> Ranks:
-        """Return the ranks of a run with one process."""
-        from rlcore.ranks import Ranks  # imports torch
-
-        return Ranks()
-
-    def keep_folder(self) -> None:
-        """Do nothing: there is no folder to delete."""
-
-    def take_unreported(self) -> list[Dropped]:
-        """Return no dropped components."""
-        return []
-
-    def request_stop(self, reason: str) -> None:
-        """Do nothing: there is no run to end."""
-
-    def __getattr__(self, name: str) -> Any:
-        self.undeclared.append(name)
-        raise AttributeError(f"loggers may use the attributes of rlcore.protocols.RunView; it has no '{name}'")
 
 
 @law(LOGGERS)
 def it_uses_only_the_run_view(subject: Subject) -> None:
     """A logger uses only the attributes of the run that `rlcore.protocols.RunView` declares."""
-    with _opened(subject) as (logger, run), contextlib.suppress(AttributeError):
-        _log_usually(logger, run)
+    with opened(subject) as (logger, run), contextlib.suppress(AttributeError):
+        log_usually(logger, run)
         logger.close(None)
     names = ", ".join(run.undeclared)
     require(not names, f"it uses {names} of the run; use the attributes of rlcore.protocols.RunView only")
@@ -94,32 +51,32 @@ def it_uses_only_the_run_view(subject: Subject) -> None:
 def nan_and_infinity_are_accepted(subject: Subject) -> None:
     """Metrics may be NaN, infinite, integers, tiny or huge: the log matters most when a run diverges."""
     for value in (math.nan, math.inf, -math.inf, 0, -0.0, 10**30, 1e-320, 1.8e308):
-        with _closing(subject) as (logger, _), _accepting(f"metrics with {value}"):
+        with closing(subject) as (logger, _), accepting(f"metrics with {value}"):
             logger.metrics(1, {"loss": value, "kl/mean": 0.5})
 
 
 @law(LOGGERS)
 def keys_may_come_and_go(subject: Subject) -> None:
     """The metrics of a step may have new keys, fewer keys or none, and an evaluation may follow at the same step."""
-    with _closing(subject) as (logger, run):
+    with closing(subject) as (logger, run):
         for step, metrics in enumerate(
             (USUAL, {**USUAL, "new/key": 1.0}, {"new/key": 2.0}, {}, {"eval/reward/mean": 1.0}, {"a b/ü@t=0.5": 0.0}), 1
         ):
             run.step = step
-            with _accepting(f"the keys {list(metrics)}"):
+            with accepting(f"the keys {list(metrics)}"):
                 logger.metrics(step, dict(metrics))
-            with _accepting("an evaluation at the same step"):
+            with accepting("an evaluation at the same step"):
                 logger.metrics(step, {"eval/loss": 0.5})
 
 
 @law(LOGGERS)
 def completions_of_any_kind_are_accepted(subject: Subject) -> None:
     """Completions may have any text, messages and missing scores; their columns may change; the list may be empty."""
-    with _closing(subject) as (logger, _):
+    with closing(subject) as (logger, _):
         for step, rows in enumerate(
             (ROWS, [], [{"prompt": "a", "output": "b"}], [{**ROWS[0], "sampling": "t=0.5"}], [CHAT], ROWS)
         ):
-            with _accepting(f"{len(rows)} completions"):
+            with accepting(f"{len(rows)} completions"):
                 logger.completions(step, copy.deepcopy(rows))
 
 
@@ -127,10 +84,10 @@ def completions_of_any_kind_are_accepted(subject: Subject) -> None:
 def arguments_are_not_changed(subject: Subject) -> None:
     """A logger does not change the metrics and rows it receives: other loggers receive the same objects."""
     metrics, rows = dict(USUAL), [dict(row) for row in ROWS[::2]]
-    with _closing(subject) as (logger, run):
-        with _accepting("metrics"):
+    with closing(subject) as (logger, run):
+        with accepting("metrics"):
             logger.metrics(1, metrics)
-        with _accepting("completions"):
+        with accepting("completions"):
             logger.completions(1, rows)
         require(metrics == USUAL, f"it changes the metrics it receives to {metrics}; copy them first")
         require(rows == list(ROWS[::2]), f"it changes the completions it receives to {rows}; copy them first")
@@ -148,8 +105,8 @@ def it_writes_in_the_runs_folder_only(subject: Subject) -> None:
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as elsewhere:
         os.chdir(elsewhere)
         try:
-            with _opened(subject) as (logger, run):
-                _log_usually(logger, run)
+            with opened(subject) as (logger, run):
+                log_usually(logger, run)
                 logger.close(None)
                 folders = {"into the working folder": Path(elsewhere), "beside run.dir": run.dir.parent}
                 declared = _outside(subject, run)
@@ -169,10 +126,10 @@ def it_closes_however_the_run_ended(subject: Subject) -> None:
     """`close` works after a completed run, an error or an interruption, also if nothing was logged."""
     for error in (None, RuntimeError("a test error of\nseveral lines"), KeyboardInterrupt()):
         for used in (False, True):
-            with _opened(subject) as (logger, run):
+            with opened(subject) as (logger, run):
                 if used:
-                    _log_usually(logger, run)
-                with _accepting(f"close({error!r}) {'after some steps' if used else 'at once'}"):
+                    log_usually(logger, run)
+                with accepting(f"close({error!r}) {'after some steps' if used else 'at once'}"):
                     logger.close(error)
 
 
@@ -182,12 +139,12 @@ def close_releases_files_and_threads(subject: Subject) -> None:
 
     Threads that a library starts once per process, with the first logger, may remain.
     """
-    with _closing(subject) as (logger, run):
-        _log_usually(logger, run)
+    with closing(subject) as (logger, run):
+        log_usually(logger, run)
     for crash in (False, True):
         threads = set(threading.enumerate())
-        with _opened(subject) as (logger, run):
-            _spend(logger, run, crash=crash)
+        with opened(subject) as (logger, run):
+            spend(logger, run, crash=crash)
             after = " after a crash" if crash else ""
             open_files, left = _open_files([run.dir.parent, *_outside(subject, run)]), _left(threads)
             require(not open_files, f"it leaves {', '.join(open_files)} open{after}; close files in close()")
@@ -198,14 +155,14 @@ def close_releases_files_and_threads(subject: Subject) -> None:
 def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
     """A second logger for the same folder, as in a resumed run, keeps everything that the first one wrote."""
     for closed in (True, False):
-        with _opened(subject) as (first, run):
-            _log_usually(first, run)
+        with opened(subject) as (first, run):
+            log_usually(first, run)
             if closed:
                 first.close(None)
             places = [run.dir.parent, *_outside(subject, run)]
             before, marks = _sizes(places), _marks(places)
-            second = _build(subject, run)
-            with _accepting("the second logger"):
+            second = build(subject, run)
+            with accepting("the second logger"):
                 for step in (3, 4):
                     second.metrics(step, dict(USUAL))
                 second.close(None)
@@ -218,82 +175,8 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
             gone = ", ".join(f"step {MARKS.index(mark) + 1}" for mark in marks if mark not in _marks(places))
             require(not gone, f"metrics of {gone} are gone after a run whose logger was {how} resumes; append")
             if not closed:
-                with _accepting("closing the first logger late"):
+                with accepting("closing the first logger late"):
                     first.close(None)
-
-
-class _Poison:
-    """An object that raises on every conversion, comparison and iteration."""
-
-    def _raise(self, *_: object) -> Any:
-        raise RuntimeError("a crash that the conformance kit provokes")
-
-    __float__ = __int__ = __repr__ = __str__ = __format__ = __lt__ = __gt__ = __len__ = __iter__ = _raise
-
-
-def _build(subject: Subject, run: RunView) -> Any:
-    return subject.it.target()(subject.config(), run)
-
-
-@contextlib.contextmanager
-def _opened(subject: Subject) -> Iterator[tuple[Any, RunStub]]:
-    """Build the logger for a run in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="rlcore-law-", ignore_cleanup_errors=True) as folder:
-        run = RunStub(Path(folder) / RUN)
-        run.dir.mkdir()
-        yield _build(subject, run), run
-
-
-@contextlib.contextmanager
-def _closing(subject: Subject) -> Iterator[tuple[Any, RunStub]]:
-    """Build the logger and close it at the end of the block."""
-    with _opened(subject) as (logger, run):
-        try:
-            yield logger, run
-        finally:
-            logger.close(None)
-
-
-@contextlib.contextmanager
-def _accepting(what: str) -> Iterator[None]:
-    """Raise LawBroken if the block raises."""
-    try:
-        yield
-    except Exception as error:
-        raise LawBroken(
-            f"{what}: raised {describe_error(error)}; a logger that raises is dropped, so accept the input"
-        ) from error
-
-
-def _log_usually(logger: Any, run: RunStub) -> None:
-    for step, mark in enumerate(MARKS, start=1):
-        run.step = step
-        logger.metrics(step, {**USUAL, "loss/policy": float(mark)})
-    logger.metrics(2, {"eval/reward/mean": 0.5})
-    logger.completions(2, [dict(row) for row in ROWS])
-
-
-def _spend(logger: Any, run: RunStub, *, crash: bool) -> None:
-    """Use and close a logger through `Loggers`, as a run does; with `crash`, calls that raise precede the close."""
-    loggers = Loggers([logger])
-    with _not_strict():
-        _log_usually(loggers, run)
-        if crash:
-            poison: Any = _Poison()
-            loggers.metrics(3, {"loss": poison})
-            loggers.completions(3, [{"prompt": poison, "output": poison}])
-        loggers.close(RuntimeError("a test error") if crash else None)
-
-
-@contextlib.contextmanager
-def _not_strict() -> Iterator[None]:
-    """Unset RLCORE_STRICT_PLUGINS, with which a logger that raises ends the run."""
-    before = os.environ.pop("RLCORE_STRICT_PLUGINS", None)
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ["RLCORE_STRICT_PLUGINS"] = before
 
 
 def _outside(subject: Subject, run: RunView) -> list[Path]:

@@ -20,8 +20,8 @@ from rlcore.plugins.registry import all_registries
 from rlcore.plugins.wrappers import HOOK, layers_of
 from rlcore.settings import TrainConfig
 from rlcore_testing.law import BASE, DIST, LawBroken, Subject, law, require
-from rlcore_testing.laws.loggers import RunStub
 from rlcore_testing.rig.entry_points import hooks_of, resolve
+from rlcore_testing.rig.logger_runs import RunStub
 
 CALLED = ("samplers", "rewards", "pipelines", "optimizers", "schedulers")
 """Kinds that build something callable."""
