@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rlcore.errors import ConfigError
@@ -17,7 +18,7 @@ BACKEND = "rlcore"
 POLL_S = 0.2
 PATIENCE_S = 60.0
 """How long a server is waited for before the reason is logged."""
-WRONG_METHOD = 405
+NO_KEY, WRONG_METHOD = 401, 405
 ALREADY = "a weight update is already active"
 """What a server answers whose last update was not finished, since its run was killed meanwhile."""
 FLAGS = (
@@ -111,21 +112,27 @@ class VLLMServer:
                 )
             time.sleep(POLL_S)
 
-    def check(self, *, sleeps: bool = False) -> None:
+    def check(self, *, sleeps: bool = False, folder: Path | None = None) -> None:
         """Check that it can be used in a run.
 
         Args:
             sleeps: whether the run lets it sleep.
+            folder: that of the model with which the run has started it.
 
         Raises:
             ConfigError: an option that it needs is missing.
-            EngineError: there is no answer.
+            EngineError: there is no answer, or that of another server.
         """
         try:  # the first answer takes as long as some programs that the server starts for it
             info = self._read("/server_info?config_format=json", self._timeout_s)["vllm_config"]
         except ServerUnavailable as error:
             raise EngineError(f"{error}; the server was started, and does not state its options") from error
         model, transfer = info["model_config"], info.get("weight_transfer_config") or {}
+        if folder is not None and model.get("model", str(folder)) != str(folder):
+            raise EngineError(
+                f"{self.url}: a server of the model {model['model']} answers, and the run has started one of {folder}: "
+                "another program has taken the port meanwhile; start the run again"
+            )
         wrong = []
         if model.get("logprobs_mode") != "processed_logprobs":
             wrong.append(f"its log-probs are {model.get('logprobs_mode')}, not those it samples from")
@@ -133,7 +140,13 @@ class VLLMServer:
             wrong.append(f"its weight transfer is {transfer.get('backend')}, not {BACKEND}")
         if sleeps and not model.get("enable_sleep_mode"):
             wrong.append("it cannot sleep, as sampler.sleep asks (--enable-sleep-mode)")
-        if (found := self._call("GET", PATH)).status != WRONG_METHOD:
+        found = self._call("GET", PATH)
+        if found.status == NO_KEY:
+            raise ConfigError(
+                f"{self.url}: {PATH}: {found.describe()}: it was started with a key (--api-key or VLLM_API_KEY): set "
+                "sampler.headers to {Authorization: Bearer KEY}; files and messages of the run do not contain it"
+            )
+        if found.status != WRONG_METHOD:
             wrong.append(f"it has no {PATH} ({found.describe()})")
         if wrong:
             raise ConfigError(f"sampler.url = {self.url}: {'; '.join(wrong)}; start it with {FLAGS}")

@@ -196,7 +196,7 @@ class Fleet:
             num_processes=self._num_processes, on_restart=lambda: self._load(server),
         )  # fmt: skip
         self._own.start()
-        server.check(sleeps=self.config.sleep)
+        server.check(sleeps=self.config.sleep, folder=self._files.place / "model")
         self._known = [server]
 
     def _log_path(self) -> Path:

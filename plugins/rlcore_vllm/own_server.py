@@ -91,7 +91,8 @@ class OwnServer:
         for name in WORKER:
             shutil.copyfile(HERE / name, side / "rlcore_vllm" / name)
         kept = {name: value for name, value in os.environ.items() if name not in OURS and not name.startswith(PREFIXES)}
-        own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": str(side)}
+        path = os.pathsep.join(filter(None, (str(side), env.get("PYTHONPATH"))))
+        own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": path}
         return {**kept, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **env, **own}
 
     def start(self) -> None:

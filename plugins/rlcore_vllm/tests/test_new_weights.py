@@ -286,6 +286,19 @@ def test_a_server_that_lacks_an_option_is_refused_with_the_command(
         sampler_of(stand_in, tmp_path)(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
 
 
+def test_a_server_that_asks_for_a_key_is_an_error_that_names_the_option(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = stand_in.get
+
+    def guarded(path: str) -> tuple[int, Any]:
+        return (401, {"error": "Unauthorized"}) if path.startswith("/inference") else get(path)
+
+    monkeypatch.setattr(stand_in, "get", guarded)
+    with pytest.raises(ConfigError, match=r"status 401, Unauthorized: it was started with a key .*set sampler.headers"):
+        sampler_of(stand_in, tmp_path)(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)
+
+
 def test_a_context_that_is_too_short_is_refused(stand_in: StandIn, tmp_path: Path) -> None:
     stand_in.max_model_len = 10
     with pytest.raises(ConfigError, match=r"has 10 tokens, and a prompt with its new tokens has 11"):

@@ -238,6 +238,31 @@ def test_a_server_does_not_see_the_variables_of_a_launcher(
     assert told["path"].endswith("/worker")
 
 
+def test_folders_of_python_that_a_user_names_are_kept(options: dict[str, Any], tmp_path: Path) -> None:
+    options["env"]["PYTHONPATH"] = str(tmp_path)
+    sampler = VLLMSampler(VLLMConfig(weights_dir=str(tmp_path / "weights"), **options))
+    sampler(make_policy(), ROWS, SAMPLING, row_seeds=[1, 2])
+    sampler.close()
+    first, second = report(options)["path"].split(os.pathsep)
+    assert first.endswith("/worker")
+    assert second == str(tmp_path)
+
+
+def test_a_server_of_something_else_on_the_port_is_not_given_weights(
+    options: dict[str, Any], stand_in: StandIn, tmp_path: Path
+) -> None:
+    """Two runs on a machine may have been given the same free port."""
+    sampler = VLLMSampler(VLLMConfig(weights_dir=str(tmp_path / "weights"), **options))
+    stand_in.info["model"] = "/other/run/vllm/model"
+    try:
+        with pytest.raises(EngineError, match="a server of the model /other/run/vllm/model answers, and the run has"):
+            sampler(make_policy(), ROWS, SAMPLING, row_seeds=[1, 2])
+    finally:
+        sampler.close()
+    assert stand_in.version == "default"
+    assert "/update_weights" not in stand_in.calls
+
+
 @pytest.mark.slow
 def test_a_server_ends_with_a_run_that_is_killed(options: dict[str, Any], tmp_path: Path) -> None:
     """SIGKILL leaves a run no time to end anything: the process between it and the server notices."""

@@ -121,6 +121,19 @@ def test_log_probs_of_a_server_are_never_taken_for_the_policys_own(stand_in: Sta
     assert "is/logprob_gap" not in result.metrics
 
 
+def test_a_key_in_headers_is_sent_and_is_in_no_file_or_line_of_a_run(
+    stand_in: StandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key = "sesame-4711"
+    sampler = {"name": "vllm", "url": stand_in.url, "headers": {"Authorization": f"Bearer {key}"}}
+    result = train(stand_in.url, tmp_path, sampler=sampler, run={"report": True})
+    assert {each["Authorization"] for each in stand_in.headers} == {f"Bearer {key}"}
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert result.run_dir / "config.yaml" in files
+    assert not [file for file in files if key.encode() in file.read_bytes()]
+    assert key not in "".join(capfd.readouterr())
+
+
 class Twice:
     """Asks two times; the reward of a turn is its number of letters a."""
 

@@ -35,6 +35,7 @@ class StandIn:
         faults: names of what is wrong with the next completions, one each.
         asked: the bodies of all requests for completions.
         calls: paths of all other POST requests.
+        headers: of all POST requests.
         info: what `/server_info` says of the model, and of the weight transfer.
         keeps_head: new weights do not reach the head, as with a tied head on vLLM's CPU backend.
         keeps_weights: new weights reach nothing, though the version rises.
@@ -47,6 +48,7 @@ class StandIn:
 
     def __init__(self, port: int = 0) -> None:
         self.version, self.asked, self.calls = "default", list[dict[str, Any]](), list[str]()
+        self.headers: list[dict[str, str]] = []
         self.faults: deque[str] = deque()
         self.info: dict[str, Any] = {"logprobs_mode": "processed_logprobs", "dtype": "torch.float32"}
         self.transfer, self.max_model_len, self.has_scale_out = "rlcore", 64, True
@@ -69,6 +71,7 @@ class StandIn:
                 self.reply(*stand_in.get(self.path.partition("?")[0]))
 
             def do_POST(self) -> None:
+                stand_in.headers.append(dict(self.headers))
                 body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
                 status, answer = stand_in.post(self.path, body)
                 if status == 0:  # the server dies in the middle of the request
