@@ -210,17 +210,21 @@ def _is_hosted_by_launcher() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
-def _describe(frame: FrameType | None) -> str:
-    """Return the innermost function that belongs neither to a library nor to `rlcore.ranks`, with file and line."""
+def _describe(frame: object) -> str:
+    """Return the innermost function that belongs neither to a library nor to `rlcore.ranks`, with file and line.
+
+    The other thread goes on meanwhile. Under CPython 3.11 `f_back` was then once seen to be a dict instead of a frame.
+    """
     found = frame
-    while found is not None:
+    while isinstance(found, FrameType):
         module = str(found.f_globals.get("__name__", ""))
         if module.partition(".")[0] not in LIBRARIES and not module.startswith(Watchdog.__module__):
             break
         found = found.f_back
-    found = found or frame
-    if found is None:
-        return "a thread that has ended"
+    if not isinstance(found, FrameType):
+        found = frame
+    if not isinstance(found, FrameType):
+        return "a thread that has ended" if found is None else "an unknown place"
     file = Path(found.f_code.co_filename)
     return f"{found.f_code.co_qualname} ({file.parent.name}/{file.name}:{found.f_lineno})"
 

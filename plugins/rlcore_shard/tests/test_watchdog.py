@@ -120,6 +120,27 @@ def test_differing_clocks_do_not_make_a_rank_count_as_silent(
     assert " ago" not in told
 
 
+def test_a_dict_in_place_of_a_frame_does_not_end_the_thread(
+    ranks: Callable[[int], list[Reporter]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Frame(SimpleNamespace):
+        """A frame of torch, of which the interpreter returns a dict as the caller's."""
+
+        f_globals, f_back, f_lineno = {"__name__": "torch.nn"}, {"f": 1}, 7
+        f_code = SimpleNamespace(co_filename="/lib/torch/nn.py", co_qualname="Linear.forward")
+
+    (watching,) = ranks(1)
+    monkeypatch.setattr(sys, "_current_frames", lambda: {watching._watched: {"f": 1}})
+    end = time.monotonic() + 600
+    assert watching._store is not None
+    while not watching._store.get("report/0").endswith(b", in an unknown place"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    monkeypatch.setattr(watchdog, "FrameType", Frame)
+    assert watchdog._describe(Frame()) == "Linear.forward (torch/nn.py:7)"
+    assert watchdog._describe(None) == "a thread that has ended"
+
+
 def test_a_rank_that_no_longer_reports_is_named_with_its_last_report_by_all_others(
     ranks: Callable[[int], list[Reporter]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
