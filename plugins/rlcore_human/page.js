@@ -224,8 +224,9 @@ $("form").onclick = () => { store.write("plain", !asPlain); draw(); };
 $("login").onsubmit = event => { event.preventDefault(); enter($("name").value.trim()); };
 $("rename").onclick = () => {
   if (item) { post("leave", {}).catch(() => {}); item = null; $("item").hidden = true; }
-  who = ""; $("who").textContent = ""; $("rename").hidden = $("idle").hidden = true; $("login").hidden = false;
+  who = ""; $("who").textContent = ""; $("rename").hidden = $("idle").hidden = true; ask();
 };
+function ask() { $("login").hidden = false; $("name").focus(); }
 function enter(name) {
   if (!name) return;
   who = name; store.write("name", name);
@@ -238,6 +239,10 @@ function step(row, by) {
 }
 addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.type === "text") return;
+  if (event.repeat && /^(enter|backspace|[xt\d])$/i.test(event.key)) {  // a key held down is one answer, not one for each question
+    event.preventDefault();
+    return;
+  }
   if (event.key === "Backspace" && who) { event.preventDefault(); takeBack(); return; }
   if (!item) return;
   const isRank = item.mode === "rank", card = $("outputs").children[at];
@@ -268,4 +273,4 @@ setInterval(() => { if (outbox.some(each => each.after <= Date.now())) deliver()
 setInterval(() => { if (item) post("renew", {}).catch(complain); }, 5000);
 if (!token) $("notice").textContent = "This link is not complete: open the one that the run has printed.";
 else if (store.read("name", "")) enter(store.read("name", ""));
-else $("login").hidden = false;
+else ask();

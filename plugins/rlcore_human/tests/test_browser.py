@@ -202,6 +202,32 @@ def test_keys_alone_rank_score_submit_and_take_back(browser: Any, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_key_that_is_held_down_answers_one_question_and_the_name_is_typed_at_once(
+    browser: Any, tmp_path: Path
+) -> None:
+    items = [score_item(each) for each in "xyz"]
+    with Served(tmp_path) as served:
+        served.board.ask(items)
+        page = browser.new_page()
+        page.goto(served.link)
+        page.wait_for_selector("#name:focus")
+        page.keyboard.type("ann")
+        page.keyboard.press("Enter")
+        for key, judged in (("x", 1), ("Enter", 1), ("Backspace", 0)):  # Enter on the button "Cannot judge"
+            page.wait_for_selector("#item:not([hidden])")
+            if key == "Enter":
+                page.keyboard.press("Backspace")
+                page.get_by_text("3 open, 0 judged").wait_for()
+                page.locator("#skip").focus()
+            for _ in range(20):
+                page.keyboard.down(key)  # all but the first are repetitions
+                page.wait_for_timeout(30)
+            page.keyboard.up(key)
+            page.get_by_text(f"{3 - judged} open, {judged} judged").wait_for()
+        assert page.get_by_role("alert").inner_text() == ""
+
+
+@pytest.mark.slow
 def test_a_question_stays_with_a_person_who_has_no_answer_to_take_back(browser: Any, tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         served.board.ask([score_item("x")])
