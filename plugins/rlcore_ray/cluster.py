@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import ray
 from rlcore_ray.errors import RayError
 
 NAMESPACE = "rlcore"
+REACH_S = 5.0
 
 
 def connect(address: str | None, num_cpus: float) -> bool:
@@ -60,6 +62,16 @@ def disconnect(*, started: bool) -> None:
 def cluster_address() -> str:
     """Return the address at which other processes reach the cluster."""
     return str(ray.get_runtime_context().gcs_address)
+
+
+def is_reachable() -> bool:
+    """Return whether the cluster still runs; calls that change something there wait a minute for one that does not."""
+    host, _, port = cluster_address().rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

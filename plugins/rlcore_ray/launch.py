@@ -100,8 +100,7 @@ def start(launch: Launch) -> int:
         raise AssertionError("a loop over at least one attempt returns")
     finally:
         if group is not None:
-            with contextlib.suppress(Exception):  # the cluster is gone
-                remove_placement_group(group)
+            _release(group)
         cluster.disconnect(started=started)
 
 
@@ -138,7 +137,7 @@ def _reserve(launch: Launch, presses: Presses) -> Any:
     try:
         _answers([group.ready()], launch.start_timeout_s, presses)
     except KeyboardInterrupt:
-        remove_placement_group(group)
+        _release(group)
         raise
     except GetTimeoutError:
         free = ray.available_resources()
@@ -151,6 +150,13 @@ def _reserve(launch: Launch, presses: Presses) -> Any:
             "machines"
         ) from None
     return group
+
+
+def _release(group: Any) -> None:
+    """Give the places of the ranks back, unless the cluster has ended, as with the sweep that started it."""
+    with contextlib.suppress(Exception):  # it ends just now
+        if cluster.is_reachable():
+            remove_placement_group(group)
 
 
 class _Start:

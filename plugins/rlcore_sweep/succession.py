@@ -138,6 +138,7 @@ class Population:
         values = explore(self.sweep.dimensions, self.study.record(donor).parameters, random)
         successor = self.study.succeed(donor, begun, values).number
         kept.replace(self.folder.inherited(successor))
+        shutil.rmtree(self.folder.inherited(number), ignore_errors=True)
         self.study.prune(number, f"trial {successor} goes on from step {begun} of trial {donor}")
         return [successor]
 
