@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rlcore.safe_text import visible
 
@@ -20,13 +21,12 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from rlcore.config import load_yaml
     from rlcore.errors import ConfigError
     from rlcore.plugins.registry import all_registries
     from rlcore_tools.conversion import trl_arguments, trlx_config, trlx_sweep
     from rlcore_tools.synonyms import component_names
 
-    values = load_yaml(arguments.file)
+    values = _read(arguments.file)
     is_trlx = isinstance(values.get("train"), dict) and isinstance(values.get("method"), dict)
     is_sweep = trlx_sweep.is_sweep(values)
     library = trlx_config if is_trlx or is_sweep else trl_arguments
@@ -50,6 +50,10 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
             conversion = trl_arguments.convert_trl(values, component.name, options, method=short)
     except (TypeError, ValueError, AttributeError) as error:  # text where a number is expected, for example
         raise ConfigError(f"{arguments.file}: a value has another type than that library's: {error}") from error
+    if library is trl_arguments and arguments.trainer is None:
+        conversion.notes.insert(
+            0, f"trainer.name: the arguments are read as those of TRL's {name}; --trainer names another"
+        )
     text = conversion.as_yaml(arguments.file.name)
     if arguments.out is None:
         print(text, end="")
@@ -59,3 +63,15 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         for line in lines:
             print(f"{title}: {visible(line)}", file=sys.stderr)
     return 0
+
+
+def _read(file: Path) -> dict[str, Any]:
+    from rlcore.config import load_yaml
+    from rlcore.errors import ConfigError
+
+    if file.suffix == ".py":
+        raise ConfigError(
+            f"{file}: is a script, and arguments are read from a YAML or JSON file. TRL writes one: "
+            "pathlib.Path('args.json').write_text(trainer.args.to_json_string())"
+        )
+    return load_yaml(file)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
 from rlcore_tools.conversion.conversion import Conversion
-from rlcore_tools.conversion.trl_data import convert_data
+from rlcore_tools.conversion.trl_data import convert_data, convert_trained_tokens
+from rlcore_tools.conversion.trl_numbers import read_numbers
+from rlcore_tools.conversion.trl_rounds import convert_batch, convert_length
 from rlcore_tools.conversion.trl_rules import (
     convert_group,
+    convert_group_dropout,
     convert_model,
     convert_reference_free,
     convert_rloo,
@@ -26,7 +28,7 @@ from rlcore_tools.synonyms import synonyms
 LOSSES = {"exo_pair": "exo", "nca_pair": "nca", "bco_pair": "bco", "sppo_hard": "sppo"}
 _DATA = Path(__file__).with_suffix(".toml")
 """TRL's defaults that change what is learned, by trainer, and arguments that only one trainer has."""
-DERIVED = ("gkd", "online_dpo", "distillation")
+DERIVED = ("gkd", "online_dpo", "distillation", "rloo", "kto", "cpo", "orpo")
 """Trainers whose configurations have arguments of other ones too, beside their own."""
 OF_GKD = ("max_new_tokens", "max_length")
 """Arguments of GKDConfig that DistillationConfig, which names a teacher too, has not."""
@@ -73,6 +75,7 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         method = "distillation"
     conversion = Conversion(trainer, options)
     defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
+    arguments = read_numbers(arguments, defaults)
     if method == "rloo":
         convert_rloo(conversion, arguments)
     own = _data_of("unused_by").get(method or trainer, {})
@@ -85,8 +88,8 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
     if method in ("cpo", "orpo"):
         convert_reference_free(conversion, given, method)
     rules = (
-        _batch,
-        _length,
+        convert_batch,
+        convert_length,
         _optimizer,
         convert_distillation if method == "distillation" else convert_teacher,
         convert_online,
@@ -94,7 +97,9 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         _files,
         convert_data,
         _adapter,
+        convert_trained_tokens,
         convert_group,
+        convert_group_dropout,
         convert_sampler,
         convert_model,
     )
@@ -113,77 +118,15 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
 def _is_default(name: str, value: Any, own: Mapping[str, Any]) -> bool:
     """Return whether an argument without a counterpart here has its default, `own` being those of the trainer alone."""
     synonym = synonyms("trl").get(name)
-    if synonym is not None and synonym.alternatives:
+    if synonym is not None and synonym.alternatives and name not in _data_of("unused"):
         return False
     from transformers import TrainingArguments
 
     fields = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
     default = ({**fields, **_data_of("unused"), **own}).get(name)
+    if isinstance(value, Mapping):  # TOML has no null
+        value = {key: each for key, each in value.items() if each is not None}
     return value in (None, "", [], {}) or value == default or (value is False and default is not True)
-
-
-def _batch(conversion: Conversion, given: dict[str, Any]) -> None:
-    size, parts = given.pop("per_device_train_batch_size"), given.pop("gradient_accumulation_steps")
-    conversion.notes.append("batch sizes are those of one process: multiply them by the number of processes")
-    rounds = 1
-    if conversion.has("trainer.num_generations") and conversion.has("trainer.rollouts"):
-        whole = given.pop("generation_batch_size", None) or size * (given.pop("steps_per_generation", None) or parts)
-        given.pop("steps_per_generation", None)
-        rounds = max(whole // (size * parts), 1)
-        conversion.put("trainer.rollouts", whole)
-        conversion.put("trainer.minibatches", rounds)
-        rounds *= given.get("num_iterations") or 1
-    else:
-        conversion.put("trainer.batch_size", size * parts)
-    if conversion.has("trainer.rollouts") and conversion.has("trainer.batch_size"):
-        rounds = given.pop("num_mini_batches", 1)
-        conversion.put("trainer.rollouts", size * parts * rounds)
-        if (episodes := given.pop("total_episodes", None)) is not None:
-            conversion.put("run.steps", math.ceil(episodes / (size * parts * rounds)))
-            given.pop("num_train_epochs")
-        rounds *= given.get("num_ppo_epochs") or 1
-    if parts > 1:
-        conversion.put("trainer.micro_batch_size", size)
-    given["updates"] = rounds
-
-
-def _length(conversion: Conversion, given: dict[str, Any]) -> None:
-    rounds, steps, epochs = (
-        given.pop("updates"),
-        given.pop("max_steps", None) or -1,
-        given.pop("num_train_epochs", None),
-    )
-    if steps > 0:
-        conversion.put("run.steps", math.ceil(steps / rounds))
-    elif epochs is not None:
-        conversion.put("run.epochs", epochs)
-    for name in ("warmup_ratio", "warmup_steps"):
-        _warmup(conversion, name, given.pop(name, None) or 0, steps)
-    for ours, name in (("eval", "eval"), ("checkpoint", "save")):
-        _cadence(conversion, ours, given.pop(f"{name}_strategy", None), given.pop(f"{name}_steps", None), rounds)
-    if rounds > 1:
-        conversion.notes.append(f"steps are rounds of {rounds} optimizer steps; counts of steps are divided by it")
-
-
-def _warmup(conversion: Conversion, name: str, value: float, steps: int) -> None:
-    if 0 < value < 1 and steps <= 0:
-        conversion.leave(name, value, "set trainer.optimizer.warmup_steps to this share of all optimizer steps")
-    elif value:
-        conversion.put("trainer.optimizer.warmup_steps", math.ceil(value * steps) if value < 1 else int(value))
-
-
-def _cadence(conversion: Conversion, section: str, strategy: Any, every: float | None, rounds: int) -> None:
-    """Convert when evaluations are made, or checkpoints written."""
-    if str(strategy) == "no":
-        conversion.put(f"{section}.at_end", False)
-    elif str(strategy) == "epoch":
-        conversion.leave(f"{section} strategy", strategy, f"set {section}.every to the number of steps of an epoch")
-    elif every and every < 1:
-        conversion.leave(f"{section} steps", every, f"set {section}.every to this share of all steps")
-    elif every:
-        conversion.put(f"{section}.every", math.ceil(every / rounds))
-    elif strategy is not None:
-        conversion.leave(f"{section} strategy", strategy, f"set {section}.every by hand")
 
 
 def _optimizer(conversion: Conversion, given: dict[str, Any]) -> None:

@@ -35,6 +35,26 @@ def convert_data(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("data.columns", {"text": column})
 
 
+def convert_trained_tokens(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert which tokens of a row are trained on: here what the assistant wrote, and completions.
+
+    That is TRL's `assistant_only_loss=True`, whose default is false, and its default for completions.
+    """
+    if conversion.trainer != "sft":
+        return
+    if (turns := given.get("assistant_only_loss")) in (None, False):
+        conversion.notes.append(
+            "data.samples: of conversations the assistant's turns are trained on; TRL trains on all turns unless "
+            "assistant_only_loss is true"
+        )
+    if turns in (None, False, True):
+        given.pop("assistant_only_loss", None)
+    completions = given.pop("completion_only_loss", None)
+    if completions not in (None, True):
+        how = "of rows {prompt, completion} the completion is trained on; rows {text: ...} are trained on whole"
+        conversion.leave("completion_only_loss", completions, how)
+
+
 def _convert_mixture(conversion: Conversion, given: dict[str, Any], kind: str) -> None:
     """Convert TRL's `datasets`, all rows of which are shuffled together, to a mixture without weights."""
     entries = given.pop("datasets", None)

@@ -59,6 +59,7 @@ def _convert_bounds(conversion: Conversion, given: dict[str, Any], loss: str) ->
 def convert_group(conversion: Conversion, given: dict[str, Any]) -> None:
     """Convert what depends on the reference, its motion and the ratio in its KL, and check the bonus for entropy."""
     if not conversion.has("trainer.sync_ref_every"):
+        _drop_unused_reference(given)
         return
     norm = conversion.values["trainer"].get("norm", "token")
     if given.get("entropy_coef") and norm != "token":
@@ -81,6 +82,24 @@ def convert_group(conversion: Conversion, given: dict[str, Any]) -> None:
             conversion.notes.append("trainer.kl_ratio: is the ratio of a token, TRL's that of the response here")
     elif ratio not in (None, True):
         conversion.leave("use_bias_correction_kl", ratio, "there is no KL: beta is 0")
+
+
+def _drop_unused_reference(given: dict[str, Any]) -> None:
+    """Remove TRL's defaults of a reference that does not move."""
+    unused = {} if given.get("sync_ref_model") else {"sync_ref_model": False, **SYNCED}
+    for name, default in unused.items():
+        if given.get(name) == default:
+            given.pop(name)
+
+
+def convert_group_dropout(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Report that TRL's GRPO and RLOO keep the dropout of a model that has some, unless told otherwise."""
+    if conversion.trainer != "grpo":
+        return
+    if (is_off := given.get("disable_dropout")) in (None, False):
+        conversion.notes.append("dropout: there is none here; TRL's default keeps that of the model")
+    if is_off in (None, False, True):
+        given.pop("disable_dropout", None)
 
 
 def convert_sampler(conversion: Conversion, given: dict[str, Any]) -> None:
@@ -156,12 +175,12 @@ def convert_reference_free(conversion: Conversion, given: dict[str, Any], method
         return
     conversion.put("trainer.sft_coef", given.pop("cpo_alpha"))
     loss, alpha = given.get("loss_type"), given.pop("alpha", None)
+    if loss == "alphapo" or alpha:
+        how = "few use AlphaPO, and it is not among the losses; simpo and cpo are its limits at alpha = 0"
+        conversion.leave("alpha", alpha, how)
     if loss == "sigmoid":
         given["loss_type"] = "cpo"
-    elif loss == "alphapo" or alpha:
-        conversion.leave(
-            "alpha", alpha, "few use AlphaPO, and it is not among the losses; simpo, its limit at alpha = 0, is written"
-        )
+    elif loss == "alphapo":
         given["loss_type"] = "simpo"
     elif loss != "simpo":
         conversion.leave("loss_type", loss, "without a reference there are the losses cpo and simpo; cpo is written")

@@ -39,9 +39,6 @@ def convert_distillation(conversion: Conversion, given: dict[str, Any]) -> None:
     """
     _convert_divergence(conversion, given)
     conversion.put("trainer.on_policy", 1.0)
-    conversion.notes.append(
-        "trainer.name: the file is read as one of DistillationConfig; name --trainer gkd if it is of GKDConfig"
-    )
     if not given.pop("disable_dropout", None):
         conversion.notes.append("dropout: there is none here; TRL's default keeps that of the model")
 
