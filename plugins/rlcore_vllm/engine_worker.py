@@ -105,9 +105,9 @@ class Engine(WeightTransferEngine[Init, Update]):  # type: ignore[misc]  # the s
         )  # fmt: skip
 
     def start_weight_update(self) -> None:
-        """Prepare the layers for new weights, without those that an update before has left if it failed or was ended.
+        """Prepare the layers for new weights, after an update that failed or was not finished has been put away.
 
-        vLLM would count them as a part of the new ones, and leave the last ones of the same layer out.
+        vLLM counts its weights as a part of the next ones otherwise, and ends these with an error.
         """
         finalize_layerwise_reload(self.model, self.model_config)
         self._expected = {name for name, _ in self.model.named_parameters()}

@@ -20,6 +20,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore_testing.small import EOS, VOCABULARY
 from rlcore_transformers.sampling.token_options import TokenOptions
@@ -108,3 +109,19 @@ def test_options_on_tokens_are_those_of_transformers(engine: dict[str, Any], tmp
         print(f"{name}: {gap:.1e} nats, and {left_out[name]:.2f} if the options had no effect")
     assert max(gaps.values()) < 1e-5
     assert min(left_out.values()) > 0.1
+
+
+def test_the_eos_of_the_servers_model_is_kept_from_the_first_tokens(engine: dict[str, Any], tmp_path: Path) -> None:
+    """Also if it is none of `eos_token_ids`, as the manual states; with `sampler: default` it is sampled then."""
+    policy, sampler = make_policy(tiny_gpt2), VLLMSampler(VLLMConfig(weights_dir=str(tmp_path), **engine))
+    many, early = ROWS * 40, SamplingConfig(max_new_tokens=3, min_new_tokens=3, eos_token_ids=())
+    try:
+        counts = [
+            sum(row.count(EOS) for row in sampler(policy, many, each, row_seeds=range(len(many))).action_tokens)
+            for each in (early, SamplingConfig(max_new_tokens=3, eos_token_ids=()))
+        ]
+    finally:
+        sampler.close()
+    mine = sum(row.count(EOS) for row in sample(policy, many, early).action_tokens)
+    print(f"EOS among {3 * len(many)} tokens: {counts[0]}, without min_new_tokens {counts[1]}; default {mine}")
+    assert counts[0] == 0 < min(counts[1], mine)
