@@ -5,20 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 SUBJECTS: dict[str, tuple[str, ...]] = {
+    "README.md": ("install", "quick start"),
     "docs/algorithms.md": ("kl", "kl penalty", "advantage", "loss", "clip"),
     "docs/configuration.md": ("temperature", "top_p", "max_new_tokens", "learning rate", "batch size", "options"),
     "docs/data.md": (
-        "reward columns", "columns", "reward function", "reward_fn", "prompts", "data set", "chat template", "packing",
+        "reward columns", "columns", "reward function", "custom reward function", "reward_fn", "prompts", "data set",
+        "chat template", "packing",
     ),
     "docs/engines.md": ("vllm", "serving engine", "inference server"),
     "docs/environments.md": ("environment", "tools", "tool calls", "agent", "multi-turn", "mcp", "episodes"),
-    "docs/gpus.md": ("cuda", "bf16", "flash attention"),
+    "docs/gpus.md": ("cuda", "bf16", "flash attention", "mac", "mps"),
     "docs/guides/chat-sft-lora.md": ("lora", "adapter", "chat model", "quantization"),
     "docs/guides/reward-model.md": ("reward model",),
     "docs/guides/resuming.md": ("resume", "continue a run", "crash"),
     "docs/hub.md": ("hub", "push to hub", "model card", "upload"),
     "docs/loggers.md": ("wandb", "tensorboard", "mlflow", "logging"),
-    "docs/memory.md": ("out of memory", "memory", "gradient checkpointing"),
+    "docs/memory.md": ("out of memory", "oom", "memory", "gradient checkpointing"),
     "docs/performance.md": ("speed", "faster", "slow", "throughput"),
     "docs/rewards.md": ("verifiable reward", "math", "llm judge", "json"),
     "docs/runs.md": (
@@ -29,9 +31,10 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "two gpus", "several gpus", "multiple gpus", "multi-gpu", "multi-node", "fsdp", "deepspeed", "zero3",
         "torchrun", "tensor parallel", "cluster",
     ),
-    "docs/sweeps.md": ("sweep", "hyperparameters", "optuna"),
+    "docs/sweeps.md": ("sweep", "hyperparameters", "hyperparameter search", "optuna"),
     "docs/training.md": ("evaluation", "epochs", "steps", "early stopping", "stop a run", "seed"),
     "docs/tutorial.md": ("publish a plugin", "write a trainer", "own algorithm", "custom trainer"),
+    "plugins/rlcore_human/README.md": ("human feedback", "rlhf", "annotation"),
 }  # fmt: skip
 """The file of each page, and the subjects that it answers, in lower case."""
 
