@@ -48,8 +48,12 @@ class OptionRow:
 
     @property
     def differs(self) -> bool:
-        """Return whether two of the runs have different values of an option that matters."""
-        return len(set(self.values)) > 1 and self.path not in UNIMPORTANT
+        """Return whether two of the runs have different values of an option that matters.
+
+        One that only some of the runs have, as those of another trainer, counts if a run has changed it.
+        """
+        is_another_trainers = "" in self.values and not self.is_changed
+        return len(set(self.values)) > 1 and self.path not in UNIMPORTANT and not is_another_trainers
 
 
 def option_rows(runs: Sequence[RunRecord]) -> list[OptionRow]:

@@ -6,6 +6,7 @@ function Comparison() {
   return html`<${Section} id="comparison" title="Comparison"><h3>Options that differ</h3>
     ${rows.length ? html`<${Table} caption="options that differ" head=${["option", ...names]}
       rows=${rows.map((row) => [[html`<code>${row.path}</code>`, ...row.values.map((value) => (value === "" ? missing : html`<${Code} text=${value} />`))]])} />` : html`<p class="hint">None.</p>`}
+    ${options.some((row) => row.values.includes("")) ? html`<p class="hint">An option that only some of the runs have is listed if it is changed.</p>` : null}
     ${differences.length ? html`<h3>Paired differences from ${variants[0].label}</h3><p class="hint">Each row compares pairs: the same seed in both, or the same
       evaluation prompt. The number of a run is the mean of the last fifth of the metric; the interval is Student's 95 % interval of the mean difference.</p>
       <${Table} caption="paired differences" names=${2} head=${["runs", "metric", "pairs", variants[0].label, "this", "difference", ""]} numeric=${(i) => i > 2 && i < 6}

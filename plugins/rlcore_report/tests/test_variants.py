@@ -9,6 +9,7 @@ import pytest
 from report_runs import make_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
+from rlcore_report.option_table import option_rows
 from rlcore_report.page_data import page_data
 from rlcore_report.run_record import read_run
 from rlcore_report.variants import compare_variants, distinct_names, paired, variants
@@ -46,6 +47,18 @@ def test_runs_of_one_name_are_shown_with_the_folders_that_differ(tmp_path: Path)
     runs = [read_run(make_run(tmp_path / each / "same", gen={"top_k": i + 1})) for i, each in enumerate("ab")]
     data = page_data(runs)
     assert [run["name"] for run in data["runs"]] == [each["label"] for each in data["variants"]] == ["a/same", "b/same"]
+
+
+def test_options_of_one_trainer_alone_differ_if_they_are_changed(tmp_path: Path) -> None:
+    ppo, grpo = (
+        {"name": "ppo", "gamma": 1.0, "lam": 0.9, "clip": 0.2},
+        {"name": "grpo", "scale": "batch", "norm": "token"},
+    )
+    runs = [read_run(make_run(tmp_path / each["name"], trainer=each)) for each in (ppo, grpo)]
+    rows = {row.path: row for row in option_rows(runs)}
+    assert (rows["trainer.gamma"].default, rows["trainer.norm"].default) == ("1.0", '"token"')
+    assert [path for path, row in rows.items() if row.differs] == ["trainer.name", "trainer.lam", "trainer.scale"]
+    assert rows["trainer.scale"].values == ("", '"batch"')
 
 
 def test_runs_are_paired_by_seed_and_by_evaluation_prompt(tmp_path: Path) -> None:
