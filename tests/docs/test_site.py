@@ -119,7 +119,8 @@ def test_search_finds_the_page_of_what_people_look_for_among_the_first_three(tab
         ("conformance kit", "The conformance kit"), ("temperature", "Configuration"), ("completions", "Run folders"),
         ("two GPUs", "Several processes and machines"), ("reward columns", "Data and rewards"),
         ("publish a plugin", "Publish a plugin"), ("KL", "Algorithms"), ("export model", "Run folders"),
-        ("multiple GPUs", "Several processes and machines"), ("tool calls", "Environments and tools"), ("custom reward", "Data and rewards"),
+        ("multiple GPUs", "Several processes and machines"), ("tool calls", "Environments and tools"),
+        ("custom reward", "Data and rewards"),
         ("OOM", "Memory"), ("hyperparameter search", "Sweeps"), ("human feedback", "rlcore-human"), *IN_OTHER_WORDS,
     ]  # fmt: skip
     for words, title in wanted:
