@@ -31,8 +31,8 @@ function Answers() {
 function Health() {
   const { verdicts, runs } = store.data, passed = verdicts.flat().filter((each) => each.level === "good").length;
   const shown = verdicts.flatMap((list, i) => list.filter((each) => view.passed || each.level !== "good").map((each) => [each, i]));
-  return html`<${Section} id="health" title="Health"><div class="controls">
-    <${Check} id="passed" label=${`show the ${passed} checks that passed`} value=${view.passed} change=${(value) => setView({ passed: value })} /></div>
+  return html`<${Section} id="health" title="Health">${passed ? html`<div class="controls"><${Check} id="passed" label=${passed === 1 ? "show the check that passed" : `show the ${passed} checks that passed`}
+    value=${view.passed} change=${(value) => setView({ passed: value })} /></div>` : null}
     ${verdicts.some((list) => list.filter((each) => each.level !== "good").length > 1)
     ? html`<p class="hint" id="first-cause">The first problem of a run is the likely cause; the others may follow from it.</p>` : null}
     ${shown.length ? null : html`<p class="hint">${passed ? "No check found a problem." : "There are too few metrics for a verdict."}</p>`}

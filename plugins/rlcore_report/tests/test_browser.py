@@ -117,6 +117,18 @@ def test_the_first_of_several_problems_is_called_the_likely_cause(
     assert page.locator("#first-cause").count() == (count > 1)
 
 
+@pytest.mark.parametrize(("metric", "label"), [("lr", ["show the check that passed"]), ("unknown", [])])
+def test_checks_that_passed_are_offered_if_there_are_any(
+    open_page: Open, tmp_path: Path, metric: str, label: list[str]
+) -> None:
+    run = make_run(tmp_path / "walks", steps=20)
+    write_lines(RunDir(run).metrics, [{"step": step, metric: 0.1} for step in range(1, 21)])
+    RunDir(run).rollouts.unlink()
+    page = open_page(address_of([run], tmp_path / "page.html")).page
+    page.locator("#health h2").wait_for()
+    assert page.locator("#health label").all_inner_texts() == label
+
+
 def test_filters_choose_curves_and_samples(open_page: Open, tmp_path: Path) -> None:
     opened = open_page(address_of([make_run(tmp_path / "walks")], tmp_path / "page.html"))
     page = opened.page
