@@ -7,15 +7,13 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
-from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlcore.safe_text import write
@@ -23,14 +21,14 @@ from rlcore_ray import cluster
 from rlcore_ray.agent import Agent, News
 from rlcore_ray.errors import RayError
 from rlcore_ray.launch_command import Launch
+from rlcore_ray.places import release, reserve
+from rlcore_ray.presses import POLL_S, Presses, answers
 from rlcore_ray.rank_environment import environments, order
 from rlcore_ray.rank_output import Lines
 
 INTERRUPTED = 130
 LISTEN_S = 2.0
 """How long an actor waits for news of its rank before it answers."""
-POLL_S = 0.3
-"""How long a signal may wait until it is passed on."""
 END_S = 15.0
 """How long the actors may take to end."""
 NOTICE_S = 60.0
@@ -54,24 +52,6 @@ class End:
     time_ns: int = FIRST_TIME
 
 
-class Presses:
-    """Signals to this process: the first is passed on, and a second Ctrl-C ends the ranks at once."""
-
-    def __init__(self) -> None:
-        self.received: list[int] = []
-
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        """Receive signals in the block."""
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, lambda got, _: self.received.append(got)) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 def start(launch: Launch) -> int:
     """Run a command in several processes of a cluster, and return the exit code, that of the first error.
 
@@ -83,7 +63,7 @@ def start(launch: Launch) -> int:
     presses, group = Presses(), None
     try:
         with presses.caught():
-            group = _reserve(launch, presses)
+            group = reserve(launch, presses)
             run_id = uuid.uuid4().hex
             for attempt in range(launch.restarts + 1):
                 ends = _Start(launch, group, run_id, attempt, presses).run()
@@ -100,63 +80,8 @@ def start(launch: Launch) -> int:
         raise AssertionError("a loop over at least one attempt returns")
     finally:
         if group is not None:
-            _release(group)
+            release(group)
         cluster.disconnect(started=started)
-
-
-def _answers(references: Sequence[Any], timeout_s: float, presses: Presses) -> list[Any]:
-    """Return what actors of Ray answer.
-
-    Raises:
-        GetTimeoutError: one does not in time.
-        KeyboardInterrupt: a signal has come meanwhile.
-    """
-    until, missing = time.monotonic() + timeout_s, list(references)
-    while missing:
-        if presses.received:
-            raise KeyboardInterrupt
-        if time.monotonic() > until:
-            raise GetTimeoutError(f"no answer within {timeout_s:g} seconds")
-        done, missing = ray.wait(missing, timeout=POLL_S)
-        ray.get(done)  # raises the error of an actor before the others have answered
-    return list(ray.get(list(references)))
-
-
-def _reserve(launch: Launch, presses: Presses) -> Any:
-    """Return the places that the ranks hold, once the cluster has room.
-
-    Raises:
-        RayError: it has none in time.
-        KeyboardInterrupt: a signal has come meanwhile.
-    """
-    room = ray.cluster_resources()
-    gpus = (1.0 if room.get("GPU") else 0.0) if launch.gpus is None else launch.gpus
-    needs = {name: amount for name, amount in (("CPU", launch.cpus), ("GPU", gpus)) if amount}
-    needs = needs or {"memory": 1.0}  # Ray refuses a place that holds nothing
-    group = placement_group([needs] * launch.processes, strategy="SPREAD" if launch.spread else "PACK")
-    try:
-        _answers([group.ready()], launch.start_timeout_s, presses)
-    except KeyboardInterrupt:
-        _release(group)
-        raise
-    except GetTimeoutError:
-        free = ray.available_resources()
-        remove_placement_group(group)
-        listed = ", ".join(f"{name} {free.get(name, 0):g} of {room.get(name, 0):g}" for name in needs)
-        wanted = ", ".join(f"{name} {amount:g}" for name, amount in needs.items())
-        raise RayError(
-            f"the cluster has no room for {launch.processes} processes with {wanted} each within --start-timeout "
-            f"{launch.start_timeout_s:g} seconds; free are {listed}: lower --processes, --cpus or --gpus, or add "
-            "machines"
-        ) from None
-    return group
-
-
-def _release(group: Any) -> None:
-    """Give the places of the ranks back, unless the cluster has ended, as with the sweep that started it."""
-    with contextlib.suppress(Exception):  # it ends just now
-        if cluster.is_reachable():
-            remove_placement_group(group)
 
 
 class _Start:
@@ -198,7 +123,7 @@ class _Start:
                 agent.start.remote(list(self.launch.words), {**common, **own}, folder)
                 for agent, own in zip(self.agents, variables, strict=True)
             ]
-            _answers(starts, self.launch.start_timeout_s, self.presses)
+            answers(starts, self.launch.start_timeout_s, self.presses)
         except RayTaskError as error:
             raise RayError(f"a process cannot be started: {error.cause}") from error
         except (RayActorError, GetTimeoutError) as error:
@@ -224,7 +149,7 @@ class _Start:
             ]
             try:
                 asked = [each.place.remote() for each in self.agents]
-                return _answers(asked, self.launch.start_timeout_s, self.presses)
+                return answers(asked, self.launch.start_timeout_s, self.presses)
             except RayActorError:
                 if time.monotonic() > until:
                     raise
