@@ -14,7 +14,7 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
 from rlcore_report.answer import Change, change_in, main_metrics
 from rlcore_report.page_data import rounded
-from rlcore_report.run_record import RunRecord
+from rlcore_report.run_record import RunRecord, planned_steps
 from rlcore_report.series import Series
 
 SEARCHED = 8_000_000
@@ -56,10 +56,12 @@ def search(folder: Path) -> ListedRun:
         if len(values) > 1:
             break
     last = re.compile(rb'\{"step": (\d{1,15})[,}]').match(content, content.rfind(b'\n{"step": ') + 1)
-    total = _option(config, "run", "steps")
-    planned = int(total) if total.isdecimal() and len(total) < 16 else None
+    step, steps, epochs = int(last[1]) if last else 0, _option(config, "run", "steps"), _option(config, "run", "epochs")
+    passes = _values(content, "progress/epoch") if re.fullmatch(r"\d{1,15}(\.\d+)?", epochs) else []
+    limit = int(steps) if steps.isdecimal() and len(steps) < 16 else None
+    planned = planned_steps(limit, float(epochs) if passes else None, passes, step)
     trainer, model = _option(config, "trainer", "name"), _option(config, "model", "path")
-    return _row(folder, change_in(found, headline), trainer, model, planned, int(last[1]) if last else 0)
+    return _row(folder, change_in(found, headline), trainer, model, planned, step)
 
 
 def _row(folder: Path, change: Change | None, trainer: str, model: str, total: int | None, step: int) -> ListedRun:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,30 @@ class RunRecord:
     @property
     def total_steps(self) -> int | None:
         """Return the planned number of steps; None if it is unknown."""
-        total = self.option("run", "steps")
-        return total if type(total) is int and 0 <= total < LARGEST_STEP else None
+        passes = self.metrics.get("progress/epoch")
+        values = [] if passes is None else passes.values[-1:].tolist()
+        return planned_steps(self.option("run", "steps"), self.option("run", "epochs"), values, self.last_step)
 
     def option(self, section: str, name: str) -> Any:
         """Return an option of the configuration; None if it is missing."""
         part = self.config.get(section)
         return part.get(name) if isinstance(part, Mapping) else None
+
+
+def planned_steps(steps: Any, epochs: Any, passes: Sequence[float], last_step: int) -> int | None:
+    """Return how many steps a run is to make; None if that is unknown.
+
+    Args:
+        steps: the option `run.steps`.
+        epochs: the option `run.epochs`; steps for each of them follow from those made so far.
+        passes: values of `progress/epoch`, of which the last is that of the last step.
+        last_step: steps made so far.
+    """
+    found = [steps] if type(steps) is int and 0 <= steps < LARGEST_STEP else []
+    if type(epochs) in (int, float) and len(passes) and passes[-1] > 0:
+        total = float(epochs) * last_step / float(passes[-1])
+        found += [math.ceil(total - 1e-6)] if 0 < total < LARGEST_STEP else []
+    return min(found, default=None)
 
 
 def read_run(folder: Path, *, is_running: bool | None = None) -> RunRecord:

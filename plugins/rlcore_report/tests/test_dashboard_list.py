@@ -53,16 +53,19 @@ def test_a_thousand_runs_are_there_with_one_request_and_drawn_as_far_as_they_are
 def test_a_run_whose_length_is_not_known_has_its_step_and_no_bar(
     open_page: Open, serve: Callable[..., ReportServer], tmp_path: Path
 ) -> None:
-    make_run(tmp_path / "runs" / "by-epochs", steps=4, run={"steps": None, "epochs": 2})
+    make_run(tmp_path / "runs" / "by-time", steps=4, run={"steps": None, "time_s": 60})
+    make_run(tmp_path / "runs" / "by-epochs", steps=4, run={"steps": None, "epochs": 2})  # it is at its first one's end
     make_run(tmp_path / "runs" / "by-steps", steps=4)
     page = open_page(serve([], roots=[tmp_path / "runs"]).url).page
-    page.locator("td.run >> nth=1").wait_for()
+    page.locator("td.run >> nth=2").wait_for()
     cells = dict(zip(page.locator("td.run").all_inner_texts(), page.locator("td.progress").all(), strict=True))
     assert {name: cell.inner_text().strip() for name, cell in cells.items()} == {
-        "by-epochs": "step 4",
+        "by-time": "step 4",
+        "by-epochs": "4/8",
         "by-steps": "4/4",
     }
-    assert {name: cell.locator("progress").count() for name, cell in cells.items()} == {"by-epochs": 0, "by-steps": 1}
+    bars = {name: cell.locator("progress").count() for name, cell in cells.items()}
+    assert bars == {"by-time": 0, "by-epochs": 1, "by-steps": 1}
 
 
 def test_a_poll_of_a_list_without_news_sends_no_rows_and_draws_none(

@@ -16,6 +16,7 @@ from rlcore.checkpoints.claim import RunLock
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.cli import main
 from rlcore_report.html_page import readable_data
+from rlcore_report.listed_run import search
 from rlcore_report.page_data import page_data
 from rlcore_report.run_list import RunList
 from rlcore_report.run_record import read_run
@@ -151,6 +152,22 @@ def test_the_list_and_the_card_of_a_run_have_the_same_figures_before_and_after_i
     assert (parsed["metric"], parsed["last"]) == ((change["metric"], change["after"]) if change else ("", None))
     for name in ("name", "trainer", "model", "step", "total", "running"):
         assert parsed[name] == shown[name]
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "passes", "total"),
+    [
+        (None, 15.0, 14.9, 150),  # 10 steps for each epoch: step 149 of 150
+        (None, 2, 44.7, 7),  # 149 / 44.7 steps for each: two end within the seventh
+        (100, 15.0, 14.9, 100), (200, 15.0, 14.9, 150), (None, None, 14.9, None), (None, 15.0, None, None),
+    ],
+)  # fmt: skip
+def test_the_length_of_a_run_follows_from_its_steps_or_epochs(
+    tmp_path: Path, *, steps: int | None, epochs: float | None, passes: float | None, total: int | None
+) -> None:
+    run = make_run(tmp_path / "a", steps=4, run={"steps": steps, "epochs": epochs})
+    write_lines(RunDir(run).metrics, [{"step": step, "progress/epoch": passes} for step in (148, 149)])
+    assert (read_run(run).total_steps, search(run).total) == (total, total)
 
 
 def test_the_list_has_the_figures_of_the_card_if_the_file_is_written_otherwise(
