@@ -150,8 +150,6 @@ function Curves() {
 }
 function FullScreen() {
   const chart = view.full && allCharts().find((each) => each.name === view.full), box = useRef();
-  useLayoutEffect(() => {
-    if (box.current && !box.current.contains(document.activeElement)) box.current.querySelector("figure").focus();
-  }, [view.full]);
+  useDialogFocus(box, view.full, "figure");
   return chart ? html`<div class="overlay" role="dialog" aria-modal="true" aria-label=${chart.name} ref=${box}><${ChartControls} prefix="full-" /><${Chart} key=${chart.name} chart=${chart} kind="full" /></div>` : null;
 }

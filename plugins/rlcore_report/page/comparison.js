@@ -48,9 +48,7 @@ function Images() {
 }
 function LargeImage() {
   const images = allImages(), at = images.findIndex((image) => image.key === view.image), box = useRef();
-  useLayoutEffect(() => {
-    if (box.current && !box.current.contains(document.activeElement)) box.current.querySelector("button").focus();
-  }, [view.image]);
+  useDialogFocus(box, view.image, "button");
   if (at < 0) return null;
   const go = (by) => setView({ image: images[(at + by + images.length) % images.length].key });
   const press = (event) => {

@@ -84,3 +84,16 @@ function cell(value) {
   const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
+/** Focus an element of a dialog that opens, and, when it closes, what had the focus before. */
+function useDialogFocus(box, opened, wanted) {
+  const before = useRef(null);
+  useLayoutEffect(() => {
+    if (!box.current) {
+      if (before.current) before.current.focus({ preventScroll: true });
+      before.current = null;
+    } else if (!box.current.contains(document.activeElement)) {
+      before.current = before.current || document.activeElement;
+      box.current.querySelector(wanted).focus();
+    }
+  }, [opened]);
+}

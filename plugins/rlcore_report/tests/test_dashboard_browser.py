@@ -144,6 +144,7 @@ def test_charts_are_reached_by_keyboard_told_in_words_enlarged_and_saved(open_pa
     assert "full=reward" in page.url
     page.keyboard.press("Escape")
     overlay.wait_for(state="detached")
+    assert page.evaluate("document.activeElement.dataset.metric") == "reward/mean"  # the chart that was enlarged
     page.select_option("#x", "tokens")
     with page.expect_download() as saving:
         page.get_by_label("CSV of reward/mean").click()
@@ -220,6 +221,7 @@ def test_grids_of_images_open_large_with_a_caption(open_page: Open, tmp_path: Pa
     page.locator(".overlay").get_by_text("evaluation at step 10").wait_for()
     page.keyboard.press("Escape")
     large.wait_for(state="detached")
+    assert page.evaluate("document.activeElement === document.querySelector('.images button')")
     assert opened.problems == []
 
 
