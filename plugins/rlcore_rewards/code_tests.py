@@ -19,7 +19,7 @@ import attrs
 
 from rlcore.errors import PluginError, RewardError
 from rlcore_rewards import sandbox
-from rlcore_rewards.columns import refuse_missing, signature
+from rlcore_rewards.columns import refuse_misfit, refuse_missing, signature
 from rlcore_rewards.config import CodeTestsConfig
 from rlcore_rewards.parts import after, last_block
 from rlcore_rewards.tally import Tally
@@ -64,6 +64,7 @@ class CodeTests:
             RewardError: a row's tests have another form, or are too many.
         """
         refuse_missing([*self.__signature__.parameters.values()], columns)
+        refuse_misfit(outputs, columns)
         column = self.config.column
         tests = [self._read(value, f"sample {i}, column '{column}'") for i, value in enumerate(columns[column])]
         jobs = [(self._code(output), test) for output, each in zip(outputs, tests, strict=True) for test in each]

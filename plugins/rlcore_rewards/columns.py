@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rlcore.errors import ConfigError, RewardError
@@ -58,3 +59,16 @@ def refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[s
                 f"no prompt has the column '{each.name}' of {each.option}; {has}. Name another column there, or rename "
                 "one with data.columns"
             )
+
+
+def refuse_misfit(outputs: Sequence[Any], columns: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> None:
+    """Raise RewardError if an output is no text, or a column has another number of rows."""
+    for i, output in enumerate(outputs):
+        if not isinstance(output, str):
+            raise RewardError(
+                f"outputs[{i}] = {output!r:.80}: is a {type(output).__name__}, and outputs are texts; of a "
+                "conversation pass the content of its last message"
+            )
+    for name, column in columns.items():
+        if len(column) != len(outputs):
+            raise RewardError(f"column '{name}' has {len(column)} rows for {len(outputs)} outputs; give one for each")

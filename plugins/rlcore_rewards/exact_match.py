@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlcore.errors import ConfigError, RewardError
-from rlcore_rewards.columns import refuse_missing, signature
+from rlcore_rewards.columns import refuse_misfit, refuse_missing, signature
 from rlcore_rewards.config import ExactMatchConfig
 from rlcore_rewards.parts import after
 from rlcore_rewards.pattern import compile_pattern
@@ -46,6 +46,7 @@ class ExactMatch:
             RewardError: a row has a mapping.
         """
         refuse_missing([*self.__signature__.parameters.values()], columns)
+        refuse_misfit(outputs, columns)
         column, counts = self.config.column, dict[str, int]()
         rewards: list[float | None] = []
         for i, (output, right) in enumerate(zip(outputs, columns[column], strict=True)):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rlcore.errors import ConfigError, RewardError
-from rlcore_rewards.columns import refuse_missing, signature
+from rlcore_rewards.columns import refuse_misfit, refuse_missing, signature
 from rlcore_rewards.config import JsonSchemaConfig
 from rlcore_rewards.extras import load
 from rlcore_rewards.parts import after, last_block
@@ -56,6 +56,7 @@ class JsonSchema:
             RewardError: the schema of a row is invalid, or a reference in a schema cannot be resolved.
         """
         refuse_missing([*self.__signature__.parameters.values()], columns)
+        refuse_misfit(outputs, columns)
         column = self.config.column
         schemas = columns[column] if column is not None else [self.config.schema] * len(outputs)
         rewards: list[float | None] = []

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from rlcore.errors import ConfigError, RewardError
-from rlcore_rewards.columns import refuse_missing, signature
+from rlcore_rewards.columns import refuse_misfit, refuse_missing, signature
 from rlcore_rewards.config import LanguageConfig
 from rlcore_rewards.extras import load
 from rlcore_rewards.parts import after
@@ -59,6 +59,7 @@ class Language:
             RewardError: the code of a row is none of the languages told apart.
         """
         refuse_missing([*self.__signature__.parameters.values()], columns)
+        refuse_misfit(outputs, columns)
         config = self.config
         wanted = [config.language] * len(outputs) if config.column is None else list(columns[config.column])
         for i, code in enumerate(wanted):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlcore.errors import PluginError
-from rlcore_rewards.columns import refuse_missing, signature
+from rlcore_rewards.columns import refuse_misfit, refuse_missing, signature
 from rlcore_rewards.config import MathAccuracyConfig
 from rlcore_rewards.extras import load
 from rlcore_rewards.math_processes import Outcome, shared_processes
@@ -38,6 +38,7 @@ class MathAccuracy:
     def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
         """Return the reward of each output; None for a row whose own answer is missing or cannot be parsed."""
         refuse_missing([*self.__signature__.parameters.values()], columns)
+        refuse_misfit(outputs, columns)
         golds = columns[self.config.column]
         rows = [i for i, gold in enumerate(golds) if gold is not None]
         found: list[Outcome] = ["no gold"] * len(outputs)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from rlcore.errors import RewardError
+from rlcore_rewards.columns import refuse_misfit
 
 Unit = Literal["tokens", "characters", "words"]
 OPENING, CLOSING = re.compile(r" *```[^`]*"), re.compile(r" *```\s*")
@@ -38,8 +39,9 @@ def units(
     """Return the units of each output: its sampled tokens, characters or words.
 
     Raises:
-        RewardError: tokens are needed, and the outputs have none.
+        RewardError: tokens are needed, and the outputs have none; or an output is no text.
     """
+    refuse_misfit(outputs)
     if unit == "characters":
         return list(outputs)
     if unit == "words":

@@ -8,6 +8,7 @@ from typing import Any
 import regex
 
 from rlcore.errors import ConfigError
+from rlcore_rewards.columns import refuse_misfit
 from rlcore_rewards.config import RegexConfig
 from rlcore_rewards.parts import after
 from rlcore_rewards.tally import Tally
@@ -34,6 +35,7 @@ class Regex:
 
     def __call__(self, outputs: Sequence[str]) -> list[float | None]:
         """Return a number in [0, 1] for each output, or None for one in which the search took too long."""
+        refuse_misfit(outputs)
         found = [self._search(after(output, self.config.after)) for output in outputs]
         if None in found:
             what = f"searches took longer than regex.timeout_s = {self.config.timeout_s:g}, and gave no reward"

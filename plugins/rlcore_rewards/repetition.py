@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlcore_rewards.columns import refuse_misfit
 from rlcore_rewards.config import RepetitionConfig
 from rlcore_rewards.parts import units
 
@@ -29,6 +30,7 @@ class Repetition:
     def __call__(self, outputs: Sequence[str], output_tokens: Sequence[Sequence[int]] | None = None) -> list[float]:
         """Return the reward of each output."""
         config = self.config
+        refuse_misfit(outputs)
         if config.ignore_case:
             outputs = [output.casefold() for output in outputs]
         shares = [_repeated(each, config.n) for each in units(outputs, output_tokens, config.unit, "repetition")]
