@@ -11,8 +11,8 @@ import attrs
 
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore_sweep.child import Child, Why, command_for, environment_of, start
+from rlcore_sweep.interruptions import Interruptions
 from rlcore_sweep.metric_file import MetricFile, missing_metric, thinned
-from rlcore_sweep.presses import Presses
 from rlcore_sweep.screen import Screen
 from rlcore_sweep.space import show_value
 from rlcore_sweep.study import Study, TrialRecord, counted
@@ -68,14 +68,14 @@ class SweepLoop:
         """
         self.study.drop_begun()
         self._waiting = [each.number for each in self.study.records() if each.state == "unfinished"]
-        with Presses() as presses:
+        with Interruptions() as interruptions:
             try:
                 while self._fill() or self._running:
                     self._watch()
                     self.screen.update(self._running)
-                    presses.pause(POLL_S)
+                    interruptions.pause(POLL_S)
             except KeyboardInterrupt:
-                self._end_all(presses, "Ctrl-C again ends them at once")
+                self._end_all(interruptions, "Ctrl-C again ends them at once")
                 raise
             finally:
                 for child in list(self._running.values()):
@@ -288,7 +288,7 @@ class SweepLoop:
         self.study.fail(number, reason)
         self.screen.event(number, f"failed: {reason}", matters=True)
 
-    def _end_all(self, presses: Presses, hint: str) -> None:
+    def _end_all(self, interruptions: Interruptions, hint: str) -> None:
         """Signal all trials to finish their step and save, and wait for them; a second Ctrl-C kills them."""
         if not self._running:
             return
@@ -301,6 +301,6 @@ class SweepLoop:
                     child.urge()
                     if child.process.poll() is not None:
                         self._ended(child)
-                presses.pause(POLL_S / 4)
+                interruptions.pause(POLL_S / 4)
         except KeyboardInterrupt:
             self.screen.note("ended at once; trials continue from their last checkpoints")

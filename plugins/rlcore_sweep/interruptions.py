@@ -11,7 +11,7 @@ MOST = 2
 """Signals that wait for the next pause; later ones raise KeyboardInterrupt wherever the process is."""
 
 
-class Presses:
+class Interruptions:
     """Raises KeyboardInterrupt for SIGINT and SIGTERM in `pause` only, within the `with` block.
 
     An exception that a signal raises anywhere can leave the lock of a `subprocess.Popen` taken, and the wait for that
