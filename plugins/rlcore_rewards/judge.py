@@ -21,7 +21,7 @@ from rlcore.errors import ConfigError, RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
 from rlcore_rewards.chat_requests import BudgetSpent, ChatRequests, RequestFailed, Spent
-from rlcore_rewards.columns import NO_COLUMNS, refuse_missing, signature
+from rlcore_rewards.columns import NO_COLUMNS, refuse_misfit, refuse_missing, signature
 from rlcore_rewards.config import JudgeConfig
 from rlcore_rewards.extras import load
 from rlcore_rewards.parts import after
@@ -88,6 +88,7 @@ class Judge:
             RewardError: the server refuses requests, or more than `max_failed` of the judgements failed.
         """
         refuse_missing([*self.__signature__.parameters.values()], columns)
+        refuse_misfit(outputs, columns)
         texts = [
             self._question({"prompt": prompts[i], "output": after(output, self.config.after)}
                            | {name: columns[name][i] for name in self._fields})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,3 +37,9 @@ def test_an_output_that_is_no_text_is_refused(
 def test_a_column_of_another_length_is_refused(name: str, options: dict[str, Any], column: str) -> None:
     with pytest.raises(RewardError, match=f"column '{column}' has 1 rows for 2 outputs; give one for each"):
         build_reward(name, **options)(outputs=["4", "5"], **{column: ["4"]})
+
+
+def test_a_judge_refuses_an_output_that_is_no_text_before_any_request(tmp_path: Path) -> None:
+    judge = build_reward("judge", model="m", url="http://127.0.0.1:1/v1", cache=str(tmp_path), rubric="{output}")
+    with pytest.raises(RewardError, match=r"outputs\[0\] = None: is a NoneType, and outputs are texts"):
+        asyncio.run(judge(outputs=[None], prompts=["a"]))
