@@ -127,9 +127,10 @@ def test_search_finds_the_page_of_what_people_look_for_among_the_first_three(tab
         tab.goto("index.html")
         tab.fill("input.sidebar-search", words)
         tab.keyboard.press("Enter")
-        tab.locator(".search-summary", has_text="found").wait_for()
+        summary = tab.locator(".search-summary", has_text="found").inner_text()  # "found one page", "found 7 pages"
+        count = int(several[1]) if (several := re.search(r"found (\d+)", summary)) else 1
         found = tab.locator("ul.search > li > a")
-        found.nth(2).wait_for()
+        found.nth(min(count, 3) - 1).wait_for()
         assert title in found.all_inner_texts()[:3], words
 
 
