@@ -35,9 +35,10 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         parser.error(
             f"{arguments.file} fits several trainers: name one with --trainer ({', '.join(library.trainers())})"
         )
-    short = name.lower().removesuffix("trainer")  # such as KTOTrainer
+    known = {each.replace("_", ""): each for each in library.trainers()}
+    short = known.get(name.lower().replace("_", "").removesuffix("trainer"), name)  # such as OnlineDPOTrainer
     method = component_names("trainers").get(short) if short in library.trainers() else None
-    component = all_registries().trainers.get(name if method is None else method.ours)
+    component = all_registries().trainers.get(short if method is None else method.ours)
     options = component.config_class()
     if options is None:
         raise ConfigError(f"--trainer {name}: it has no options to convert to")

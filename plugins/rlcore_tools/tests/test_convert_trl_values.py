@@ -160,3 +160,14 @@ def test_the_trainer_that_was_found_is_reported(tmp_path: Path, capsys: pytest.C
     assert main([*words, "--trainer", "rloo"]) == 0
     assert line not in capsys.readouterr().err
     assert load_yaml(tmp_path / "run.yaml")["trainer"]["preset"] == "rloo"
+
+
+@pytest.mark.parametrize(
+    ("named", "trainer"),
+    [("SFTTrainer", "sft"), ("RLOOTrainer", "grpo"), ("OnlineDPOTrainer", "online_dpo"), ("online_dpo", "online_dpo")],
+)
+def test_a_trainer_may_be_named_by_its_class(tmp_path: Path, named: str, trainer: str) -> None:
+    (tmp_path / "any.json").write_text(json.dumps({"learning_rate": 1e-5}), encoding="utf-8")
+    words = ["convert", str(tmp_path / "any.json"), "--out", str(tmp_path / "run.yaml"), "--trainer", named]
+    assert main(words) == 0
+    assert load_yaml(tmp_path / "run.yaml")["trainer"]["name"] == trainer
