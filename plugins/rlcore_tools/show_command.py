@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,11 @@ import attrs
 from rich.text import Text
 
 from rlcore._version import __version__
-from rlcore.components import KINDS, Component, describe_error
-from rlcore.errors import UnknownComponent
+from rlcore.components import Component, describe_error
 from rlcore.loggers.terminal import make_console, make_list
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.wrappers import Layer, layers_of
+from rlcore_tools.shown_options import Options, find_components, find_options
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,26 +28,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 WIDTH_OF_TABLE = 120
 """Columns of a terminal below which options are printed one below the other."""
-_WIDEST = max(map(len, KINDS)) + 2
-
-
-@attrs.frozen
-class Options:
-    """The options of one component or section, as `rlcore show` prints them.
-
-    Attributes:
-        name: full name of the component, or name of the section.
-        what: kind, name and dist.
-        summary: one-line description.
-        config: config class with the options, or None.
-        instead: text to print if there are no options.
-    """
-
-    name: str
-    what: str
-    summary: str
-    config: type | None
-    instead: str = "it has no options"
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
@@ -58,7 +37,8 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
         "name",
         metavar="NAME",
         nargs="?",
-        help="name of a component (or dist:name) or of a section (gen, run, ...)",
+        help="name of a component (or dist:name) or of a section (gen, run, ...), or of one of its options "
+        "(gen.temperature)",
     )
     parser.add_argument(
         "--wrapped",
@@ -94,86 +74,31 @@ def _show_wrapped(arguments: argparse.Namespace) -> int:
     return 0
 
 
-NAMING = {
-    "trainer": "trainers",
-    "model": "architectures",
-    "loggers": "loggers",
-    "sampler": "samplers",
-    "store": "rollout_stores",
-    "optimizer": "optimizers",
-    "scheduler": "schedulers",
-}
-"""Options that name a component -> the registry in which the name is looked up."""
-
-
-def find_options(name: str) -> list[Options]:
-    """Return the options of the section called `name`, or of the components of any kind with that name.
-
-    Raises:
-        UnknownComponent: no section or component has this name.
-        AmbiguousComponent: several dists registered a component of one kind under this name.
-    """
-    sections, mappings = _sections(), _mappings()
-    if name in sections:
-        return [sections[name]]
-    if name in mappings:
-        return [Options(name, f"mapping 'model.{name}'", name, mappings[name].section_class(name))]
-    return [
-        Options(component.qualified, str(component), component.summary, component.config_class(), _instead(component))
-        for component in _find_components(name, [*sections, *mappings])
-    ]
-
-
-def _find_components(name: str, sections: Collection[str]) -> list[Component[Any]]:
-    found = [registry.get(name) for registry in all_registries() if registry.matches(name)]
-    if found:
-        return found
-    if name in NAMING:
-        registry = getattr(all_registries(), NAMING[name])
-        names = (component.name if component.name in registry else component.qualified for component in registry)
-        choices = ", ".join(f"rlcore show {each}" for each in names)
-        raise UnknownComponent(f"the options of '{name}' are those of the component it names: {choices}")
-    everything = [*sections, *(component.name for registry in all_registries() for component in registry)]
-    near = difflib.get_close_matches(name, everything, n=1, cutoff=0.5)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    lines = [f"no section or component is called '{name}'.{hint}"]
-    if sections:
-        lines.append(f"  {'sections:':<{_WIDEST}}{', '.join(sections)}")
-    lines += [
-        f"  {registry.kind + ':':<{_WIDEST}}{', '.join(sorted({each.name for each in registry}))}"
-        for registry in all_registries()
-        if len(registry)
-    ]
-    raise UnknownComponent("\n".join([*lines, f"  {'see:':<{_WIDEST}}rlcore list-plugins"]))
-
-
 def print_options(options: Options) -> None:
     """Print the options of one component or section: type, default, range, unit, meaning, source."""
-    from rlcore.config.describe import describe
-
     console = make_console()
     console.print(Text(options.what, style="bold") + Text(f": {options.summary}" if options.summary else ""))
     if options.config is None:
         console.print(options.instead)
         return
     if console.is_terminal and console.width < WIDTH_OF_TABLE:
-        console.print(*(each for row in describe(options.config) for each in _stacked(row)), sep="\n")
-        _print_rates(console, options.config)
+        console.print(*(each for row in options.rows for each in _stacked(row)), sep="\n")
+        _print_rates(console, options)
         return
     table = make_list("option", "type", "default", "range", "unit", "meaning", "source")
-    for row in describe(options.config):
+    for row in options.rows:
         default = row.default if isinstance(row.default, str) else json.dumps(row.default)
         cells = (row.path, row.type, default, row.range, row.unit, row.meaning, row.source)
         table.add_row(*(Text(cell) for cell in cells))
     console.print(table)
-    _print_rates(console, options.config)
+    _print_rates(console, options)
 
 
-def _print_rates(console: Console, config: type) -> None:
+def _print_rates(console: Console, options: Options) -> None:
     """Print how the learning rates among the options follow the model."""
     from rlcore_tools.shown_rates import rate_lines, shown_rates
 
-    for rate in shown_rates(config):
+    for rate in shown_rates(options.config) if options.config and not options.part else ():
         console.print(Text("\n" + "\n".join(rate_lines(rate))), soft_wrap=not console.is_terminal)
 
 
@@ -189,7 +114,6 @@ def _stacked(row: Row) -> list[RenderableType]:
 
 def options_as_json(found: list[Options]) -> str:
     """Return the content of `print_options` as JSON."""
-    from rlcore.config.describe import describe
     from rlcore_tools.shown_rates import shown_rates
 
     shown: list[dict[str, Any]] = [
@@ -197,7 +121,7 @@ def options_as_json(found: list[Options]) -> str:
             "name": options.name,
             "what": options.what,
             "summary": options.summary,
-            "options": [attrs.asdict(row) for row in describe(options.config)] if options.config else [],
+            "options": [attrs.asdict(row) for row in options.rows],
             "learning_rates": [attrs.asdict(rate) for rate in shown_rates(options.config)] if options.config else [],
         }
         for options in found
@@ -213,7 +137,7 @@ def find_layers(name: str | None) -> list[tuple[Component[Any], list[Layer]]]:
         AmbiguousComponent: several dists registered a component of one kind under this name.
     """
     everything = [component for registry in all_registries() for component in registry]
-    found = everything if name is None else _find_components(name, ())
+    found = everything if name is None else find_components(name, ())
     wrappable = [component for component in found if component.kind != "commands"]  # commands are not part of a run
     return [(component, layers_of(component, all_registries().discovery.hooks)) for component in wrappable]
 
@@ -249,28 +173,3 @@ def layers_as_json(found: list[tuple[Component[Any], list[Layer]]]) -> str:
         for component, layers in found
     ]
     return json.dumps({"schema": SCHEMA, "rlcore": __version__, "wrapped": wrapped}, indent=2)
-
-
-def _instead(component: Component[Any]) -> str:
-    is_command = component.kind == "commands"
-    return f"rlcore {component.name} --help prints its arguments" if is_command else "it has no options"
-
-
-def _sections() -> dict[str, Options]:
-    from rlcore.config.describe import fields, section_class
-    from rlcore.settings import TrainConfig
-
-    return {
-        name: Options(name, f"section '{name}'", field.metadata["help"], section_class(tp))
-        for name, (field, tp) in fields(TrainConfig).items()
-        if section_class(tp)
-    }
-
-
-def _mappings() -> dict[str, Component[Any]]:
-    """Return the mappings in the section `model`, each with the first architecture that has it."""
-    return {
-        name: component
-        for component in reversed(list(all_registries().architectures))
-        for name in component.facts.get("sections", {})
-    }

@@ -134,6 +134,22 @@ def test_a_name_that_shows_nothing_gets_the_near_match_and_the_choices(run: Pyth
     assert re.search(r"^  sections: +data, gen, eval, checkpoint, run, plugins, tokenizer$", done.stderr, re.MULTILINE)
 
 
+def test_one_option_is_shown_by_its_path(run: Python) -> None:
+    def paths(name: str) -> list[str]:
+        return [row["path"] for row in json.loads(run("show", name, "--json").stdout)["shown"][0]["options"]]
+
+    assert paths("gen.temperature") == ["temperature"]
+    assert paths("ppo.clip") == ["clip"]
+    assert "optimizer.lr" in paths("sft.optimizer")
+    assert all(path.startswith("optimizer.") for path in paths("sft.optimizer"))
+    shown = run("show", "gen.temperature").stdout.splitlines()
+    assert (shown[0], len(shown)) == ("section 'gen': sampling", 3)
+    wrong = run("show", "gen.temprature")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    said = "'gen' has no option 'temprature'. Did you mean 'gen.temperature'? `rlcore show gen` prints all options"
+    assert wrong.stderr == f"UnknownComponent: {said}\n"
+
+
 def test_an_error_is_one_message_and_the_traceback_is_printed_on_request(run: Python, tmp_path: Path) -> None:
     done = run("train", "absent.yaml")
     assert (done.returncode, done.stdout) == (1, "")
