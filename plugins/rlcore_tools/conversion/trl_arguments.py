@@ -87,6 +87,8 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         conversion.notes.append("run.mixed_precision: TRL's default is bf16 on a GPU")
     if method in ("cpo", "orpo"):
         convert_reference_free(conversion, given, method)
+    if method == "kto" and arguments.get("train_sampling_strategy", "sequential") == "sequential":
+        conversion.notes.append("data.samples: are shuffled in each pass; TRL's KTO keeps their order by default")
     rules = (
         convert_batch,
         convert_length,

@@ -171,3 +171,17 @@ def test_a_trainer_may_be_named_by_its_class(tmp_path: Path, named: str, trainer
     words = ["convert", str(tmp_path / "any.json"), "--out", str(tmp_path / "run.yaml"), "--trainer", named]
     assert main(words) == 0
     assert load_yaml(tmp_path / "run.yaml")["trainer"]["name"] == trainer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_noted"),
+    [({}, True), ({"train_sampling_strategy": "sequential"}, True), ({"train_sampling_strategy": "random"}, False)],
+)
+def test_kto_files_note_that_rows_are_shuffled(
+    tmp_path: Path, arguments: dict[str, Any], is_noted: bool, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "any.json").write_text(json.dumps({"learning_rate": 1e-6, **arguments}), encoding="utf-8")
+    words = ["convert", str(tmp_path / "any.json"), "--out", str(tmp_path / "run.yaml"), "--trainer", "kto"]
+    assert main(words) == 0
+    line = "check: data.samples: are shuffled in each pass; TRL's KTO keeps their order by default"
+    assert (line in capsys.readouterr().err) == is_noted
