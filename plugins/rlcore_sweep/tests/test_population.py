@@ -14,7 +14,6 @@ from sweep_fakes import make_sweep, records, run_sweep
 
 import rlcore
 from rlcore.config import load_yaml
-from rlcore_sweep import sweep_loop
 from rlcore_sweep.population import choose_donor, explore
 from rlcore_sweep.space import Dimension
 from rlcore_sweep.succession import Population, settings_of
@@ -25,10 +24,7 @@ from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 
 LR = "trainer.optimizer.lr"
 
-
-@pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_loop, "POLL_S", 0.02)
+pytestmark = pytest.mark.usefixtures("often")
 
 
 def choices(number: int, values: list[float], reduction: int, **options: Any) -> set[int | None]:
