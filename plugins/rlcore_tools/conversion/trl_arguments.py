@@ -55,6 +55,8 @@ def trainer_of(arguments: Mapping[str, Any]) -> str | None:
     losses = arguments.get("loss_type") or []
     names = [str(loss) for loss in (losses if isinstance(losses, list) else [losses])]
     found |= {trainer for trainer, known in _data_of("losses").items() if any(name in known for name in names)}
+    if "dpo" in found:
+        found.discard("orpo")  # older versions of DPOConfig have a padding_value too
     if "distillation" in found and ("sft" in found or any(name in arguments for name in OF_GKD)):
         found.add("gkd")  # whose configuration is that of sft with a teacher
     derived = next((each for each in DERIVED if each in found), None)  # which have the arguments of others too

@@ -11,6 +11,8 @@ from rlcore.errors import ConfigError
 
 TEXTS = ("name", "path", "dir", "token", "config", "split", "revision", "id", "project", "field", "kwargs")
 """Last words of the names of arguments whose values are texts, digits or not."""
+LISTS = ("beta",)
+"""Arguments whose default is a number here, and which may be lists in TRL."""
 
 
 def read_numbers(arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,10 +32,6 @@ def read_numbers(arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
         if is_number and name not in LISTS and not isinstance(found[name], int | float | None):
             raise ConfigError(f"{name} = {value!r}: must be a number, as in {name}: {default}")
     return found
-
-
-LISTS = ("beta",)
-"""Arguments whose default is a number here, and which may be lists in TRL."""
 
 
 def _read(text: str) -> Any:

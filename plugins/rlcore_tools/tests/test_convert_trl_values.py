@@ -142,6 +142,8 @@ def test_a_file_of_to_json_string_has_nothing_that_is_not_converted() -> None:
         ({"precompute_ref_log_probs": False, "desirable_weight": 1.0}, "kto"),
         ({"label_smoothing": 0.0, "cpo_alpha": 1.0}, "cpo"),
         ({"max_completion_length": None, "padding_value": None}, "orpo"),
+        ({"precompute_ref_log_probs": False, "padding_value": None}, "dpo"),  # of older versions
+        ({"loss_type": "sigmoid", "padding_value": 0}, "dpo"),
     ],
     ids=str,
 )
