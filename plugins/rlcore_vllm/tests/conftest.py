@@ -1,4 +1,4 @@
-"""Servers: one that stands in for vLLM, and a real one; the modules are importable in the tests of this folder."""
+"""Servers: two that stand in for vLLM and for the API of OpenAI, and a real one; modules here are importable in tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import vllm_environment
+from openai_stand_in import OpenAIStandIn
 from vllm_stand_in import StandIn
 
 
@@ -28,6 +29,13 @@ def stand_in() -> Iterator[StandIn]:
     server = StandIn()
     yield server
     server.close()
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIStandIn]:
+    stand_in = OpenAIStandIn()
+    yield stand_in
+    stand_in.close()
 
 
 @pytest.fixture(scope="session")
