@@ -4,6 +4,7 @@ import copy
 
 import datasets
 import pytest
+from chat_turns import runs_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -28,15 +29,7 @@ def build(source, tokenizer, *, max_length=0, **options):
 
 
 def chosen(sample, tokenizer):
-    """Decode each run of chosen tokens, special tokens included."""
-    runs, run = [], []
-    for token, mark in [*zip(sample.tokens, sample.action_mask, strict=True), (None, False)]:
-        if mark:
-            run.append(token)
-        elif run:
-            runs.append(tokenizer.decode(run))
-            run = []
-    return runs
+    return runs_of(sample.tokens, sample.action_mask, tokenizer)
 
 
 def test_all_tokens_of_a_text_but_the_first_are_trained(char_tokenizer):

@@ -54,18 +54,21 @@ def tokenise(tokenizer, messages, *, first=0, turns="each", **options):
     return samples
 
 
+def runs_of(tokens, mask, tokenizer):
+    """Decode each run of chosen tokens, special tokens included."""
+    runs, run = [], []
+    for token, mark in [*zip(tokens, mask, strict=True), (None, False)]:
+        if mark:
+            run.append(token)
+        elif run:
+            runs.append(tokenizer.decode(run))
+            run = []
+    return runs
+
+
 def chosen(tokenizer, messages, **how):
     """Return the text of each run of chosen tokens of each sample."""
-    runs = []
-    for tokens, mask in tokenise(tokenizer, messages, **how):
-        run = []
-        for token, mark in [*zip(tokens, mask, strict=True), (None, False)]:
-            if mark:
-                run.append(token)
-            elif run:
-                runs.append(tokenizer.decode(run))
-                run = []
-    return runs
+    return [text for tokens, mask in tokenise(tokenizer, messages, **how) for text in runs_of(tokens, mask, tokenizer)]
 
 
 def sampled_from(tokenizer, messages, **options):

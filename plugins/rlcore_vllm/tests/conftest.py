@@ -1,4 +1,4 @@
-"""Servers: two that stand in for vLLM and for the API of OpenAI, and a real one; modules here are importable in tests."""
+"""Servers that stand in for vLLM and for the API of OpenAI, and a real one; modules here are importable in tests."""
 
 from __future__ import annotations
 
