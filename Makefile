@@ -11,29 +11,44 @@ PEERS := .venv-peers
 
 # More threads than free cores make small models many times slower.
 export OMP_NUM_THREADS ?= 1
+# Hundreds of processes import the same modules: each would compile them again.
+unexport PYTHONDONTWRITEBYTECODE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-all test-engines lint types bench bench-against bench-compare bench-peers verdicts mutate docs \
+.PHONY: quickstart test test-ci test-all test-times test-engines lint types bench bench-against bench-compare bench-peers verdicts mutate docs \
 	site wheels clean
 
 quickstart: $(or $(wildcard $(INSTALLED)),$(VENV)/.used)
 	$(BIN)/python docs/examples/randomwalks.py
 
-# Two processes that equal one, packages in environments of their own, the tutorial: what takes longest is left out.
-test: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not engine" -k "not two_processes_equal"
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-test-all: $(INSTALLED)
+# What starts several processes, environments or a browser is left out.
+test: $(INSTALLED)
+	$(PYTEST) -m "not slow and not nightly and not engine"
+
+# What continuous integration runs: every law, without the combinations that take hours of CPU time together.
+test-ci: $(INSTALLED) chromium
+	$(PYTEST) --durations=20 -m "not nightly and not engine"
+
+test-all: $(INSTALLED) chromium
+	FUZZ=thorough $(PYTEST) --durations=40 -m "not engine"
+
+# CPU seconds of every file, fixture and test, with the processes that they start, in build/test-times.txt.
+test-times: $(INSTALLED) chromium
+	PYTHONPATH=tests/warm $(PYTEST) -p cpu_ledger $(or $(ARGS),-m "not nightly and not engine")
+
+# With serving engines, each in an environment of its own that is kept in ~/.cache/rlcore: vLLM takes 3.5 GB there.
+test-engines: $(INSTALLED)
+	$(BIN)/python -m pytest -q -n 0 -m engine
+
+.PHONY: chromium
+chromium:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
 		echo "installing Chromium, which opens the pages"; \
 		{ timeout 120 apt-get update -q && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q chromium; } \
 			</dev/null >/dev/null; \
 	} || echo "Chromium cannot be installed: the tests of pages are skipped"
-	FUZZ=thorough $(BIN)/python -m pytest -q -n auto --dist worksteal --durations=40 -m "not engine"
-
-# With serving engines, each in an environment of its own that is kept in ~/.cache/rlcore: vLLM takes 3.5 GB there.
-test-engines: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n 0 -m engine
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
