@@ -28,6 +28,8 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+)", re.MULTILINE)
 CAUGHT, LATE, SURVIVED, UNTESTED = "caught", "time limit", "survived", "no test"
 OPTIONS = "tests/docs/test_generated.py"
 """The pages that are generated from the code hold defaults and meanings of options."""
+QUICK = "not slow and not nightly and not engine"
+"""The tests of `make test`."""
 COMMON = 20
 """A name that so many test files contain, such as `steps`, does not tell which of them are about it."""
 
@@ -153,7 +155,7 @@ class Copy:
     def _first_failure(self, tests: Sequence[str]) -> str | None:
         """Return the name of a test that fails, "" if none does, None after the time limit."""
         left_out = [f"--deselect={test}" for test, fails in self.fails_anyway.items() if fails]
-        pytest = ["-m", "pytest", "-qx", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow", *left_out]
+        pytest = ["-m", "pytest", "-qx", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", QUICK, *left_out]
         environment = {**os.environ, "PYTHONPATH": f"{self.tree}{os.pathsep}{self.tree / 'plugins'}"}
         try:
             done = self.warm.run([*pytest, *tests], cwd=self.tree, environment=environment, timeout_s=self.limit_s)
