@@ -10,42 +10,14 @@ from typing import Any
 
 import attrs
 import pytest
-from small_teacher import teacher_folder
+from small_trainers import TRAINERS, subject_of
 
-from rlcore_testing.cases import cases
-from rlcore_testing.law import Subject
-from rlcore_testing.laws.trainer_options import an_accepted_change_has_its_effect
 from rlcore_testing.rig.compare_runs import check_close
 from rlcore_testing.rig.isolate import call_on_two_ranks
-from rlcore_testing.rig.runs import Tiny, run, run_described, steady_options
+from rlcore_testing.rig.runs import Tiny, noisy, run, run_described, steady_options
 
-DISTILL = {"teacher": teacher_folder(), "batch_size": 4, "on_policy": 0.5}
-TRAINERS: dict[tuple[str, str], dict[str, Any]] = {
-    ("rlcore-sft", "sft"): {"batch_size": 4},
-    ("rlcore-ppo", "ppo"): {"rollouts": 8, "batch_size": 4, "epochs": 1, "kl_coef": 0.1, "kl_target": 0.5},
-    ("rlcore-ilql", "ilql"): {"batch_size": 4},
-    ("rlcore-grpo", "grpo"): {"rollouts": 8, "num_generations": 2},
-    ("rlcore-dpo", "dpo"): {"batch_size": 4},
-    ("rlcore-dpo", "online_dpo"): {"batch_size": 4},
-    ("rlcore-distill", "distill"): DISTILL,
-    ("rlcore-distill", "distill_prompts"): DISTILL,
-    ("rlcore-reinforce", "reinforce"): {"rollouts": 8},
-    ("rlcore-rft", "rft"): {"generations": 8, "improve_steps": 2, "history": 2, "batch_size": 5},
-    ("rlcore-reward", "reward"): {"batch_size": 4},
-    ("rlcore-reward", "process_reward"): {"batch_size": 4},
-    ("rlcore-ddpo", "ddpo"): {"rollouts": 6, "batch_size": 3, "steps": 2, "clip_range": 0.05},
-}  # fmt: skip
-"""Dist and trainer → small options."""
 FIRST = {"checkpoint": {"at_end": True}}
 RESUMED = {**FIRST, "run": {"resume": "auto"}}
-
-
-def subject_of(dist: str, trainer: str, options: Mapping[str, Any]) -> Subject:
-    found = cases(dist, options={trainer: options})
-    return next(
-        each.subject for each in found
-        if each.law is an_accepted_change_has_its_effect and each.subject.it.name == trainer
-    )  # fmt: skip
 
 
 def run_all(descriptions: Sequence[Mapping[str, Any]]) -> int:
@@ -77,7 +49,7 @@ def test_a_run_of_every_trainer_continues_on_two_processes_and_on_one_again(tmp_
         run(base)
         alone.append(copied(base, f"{trainer}-alone", steps=2))
         changing.append(copied(base, f"{trainer}-changing", steps=2))
-        run(alone[-1])
+        run(noisy(alone[-1]))
     dropping = Tiny.of(
         subject_of("rlcore-sft", "sft", {"batch_size": 4}), str(tmp_path), name="dropping", steps=1, sections=FIRST,
         model="dropping_t5",
@@ -87,7 +59,7 @@ def test_a_run_of_every_trainer_continues_on_two_processes_and_on_one_again(tmp_
     described = [attrs.asdict(each) for each in (*changing, dropping)]
     call_on_two_ranks("test_elastic_resume:run_all", {"descriptions": described}, what="resuming on two processes")
     for one, two in zip(alone, changing, strict=True):
-        for each in (one, two):
+        for each in (noisy(one), two):
             run(attrs.evolve(each, steps=3))
         check_close(one, two, f"{two.trainer} has been resumed on two processes")
         assert changes_of(one) == []

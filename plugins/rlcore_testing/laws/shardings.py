@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlcore_testing.law import Subject, law, require
+from rlcore_testing.rig.gradient_noise import noise_seed
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 
 SHARDINGS = "shardings"
@@ -13,7 +14,8 @@ CLOSE = 1e-5
 @law(SHARDINGS)
 def two_processes_make_the_steps_of_one(subject: Subject) -> None:
     """Optimizer steps on two processes are those of one with the whole model, or an error names `run.shard`."""
-    one = call_in_new_process(STEPS, {"name": "rlcore:none"}, what="steps of one process")
+    noise = noise_seed()
+    one = call_in_new_process(STEPS, {"name": "rlcore:none", "noise": noise}, what="steps of one process")
     two = call_on_two_ranks(STEPS, {"name": subject.it.qualified}, what=f"steps of {subject.it} on two processes")
     if refused := two["refused"]:
         require("run.shard" in refused, f"its error does not name run.shard, which the user has to change: {refused}")

@@ -16,6 +16,7 @@ from rlcore_testing.rig.runs import (
     Tiny,
     eager_options,
     inputs_of,
+    noisy,
     reads_tokens,
     run,
     run_on_two_ranks,
@@ -70,7 +71,7 @@ def padding_changes_nothing(subject: Subject) -> None:
         one = Tiny.of(subject, root, name="one", options=steady_options(subject), steps=FEW, rollouts="scored")
         eos = attrs.evolve(one, name="eos", pad_is_eos=True)
         more = attrs.evolve(one, name="more", rollouts="padded")
-        for tiny in (one, eos, more):
+        for tiny in (noisy(one), eos, more):
             run(tiny)
         check_close(
             one, eos, "The tokenizer's padding token is EOS in this run: padding is where `mask` is False, and actions "
@@ -88,7 +89,7 @@ def micro_batches_change_nothing(subject: Subject) -> None:
     """`micro_batch_size`, and `micro_batch_tokens` if the trainer has it, do not change metrics and weights."""
     with TemporaryDirectory() as root:
         one = Tiny.of(subject, root, name="one", options=steady_options(subject), steps=FEW, rollouts="scripted")
-        run(one)
+        run(noisy(one))
         ways = [("micro_batch_size", 1), ("micro_batch_size", 3)]
         if hasattr(subject.config(), "micro_batch_tokens"):
             ways.append(("micro_batch_tokens", FEW_TOKENS))
@@ -109,7 +110,7 @@ def two_processes_equal_one(subject: Subject) -> None:
         one = Tiny.of(
             subject, root, name="one", options=steady_options(subject), steps=FEW, rollouts="scripted", rows=ODD
         )
-        run(one)
+        run(noisy(one))
         two = attrs.evolve(one, name="two")
         run_on_two_ranks(two, "training in two processes")
         check_close(
@@ -124,7 +125,7 @@ def divided_weights_equal_whole_ones(subject: Subject) -> None:
     """Two processes with `run.shard=fsdp` and one process learn the same."""
     with TemporaryDirectory() as root:
         one = Tiny.of(subject, root, name="one", options=steady_options(subject), steps=FEW, rollouts="scripted")
-        run(one)
+        run(noisy(one))
         two = attrs.evolve(one, name="two", sections={"run": {"shard": "fsdp"}})
         try:
             run_on_two_ranks(two, "training with divided weights")

@@ -18,7 +18,7 @@ from rlcore_testing.recorded import Recorded
 from rlcore_testing.rig.double_precision import double_precision
 from rlcore_testing.rig.isolate import call_on_two_ranks
 from rlcore_testing.rig.recorder import RecordingWatch, record
-from rlcore_testing.rig.runs import Tiny
+from rlcore_testing.rig.runs import Tiny, noisy
 
 STEPS = 2
 RATE = 0.01
@@ -62,7 +62,7 @@ def it_equals_its_oracle(subject: Subject) -> None:
         for number, (options, rollouts) in enumerate(WAYS):
             if all(hasattr(subject.config(), option) for option in options):
                 other = {**tiny.options, **options}
-                recorder = record(attrs.evolve(tiny, name=f"way-{number}", options=other, rollouts=rollouts))
+                recorder = record(noisy(attrs.evolve(tiny, name=f"way-{number}", options=other, rollouts=rollouts)))
                 inputs = _inputs(recorder.recorded)
                 if expected is None or inputs != before:
                     before, expected = inputs, _expected(subject, recorder)
@@ -77,7 +77,7 @@ def two_processes_equal_the_oracle(subject: Subject) -> None:
     with TemporaryDirectory() as root:
         tiny = _described(subject, root)
         expected = _expected(subject, record(tiny))
-        two = {"description": attrs.asdict(attrs.evolve(tiny, name="two"))}
+        two = {"description": attrs.asdict(noisy(attrs.evolve(tiny, name="two")))}
         found = call_on_two_ranks("rlcore_testing.rig.recorder:outcome", two, what="training in two processes")
         weights = {name: torch.tensor(weight, dtype=torch.float64) for name, weight in found["weights"].items()}
         _compare(expected, weights, found["metrics"], "in two processes")

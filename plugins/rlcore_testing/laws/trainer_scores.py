@@ -8,7 +8,7 @@ import attrs
 
 from rlcore_testing.law import LawBroken, Subject, law
 from rlcore_testing.rig.compare_runs import check_close, difference, weights
-from rlcore_testing.rig.runs import Tiny, run, steady_options, trains_the_kits_decoder
+from rlcore_testing.rig.runs import Tiny, noisy, run, steady_options, trains_the_kits_decoder
 
 HALVED = "lm_head.weight"
 """The weight that differs between the two models of the law on temperature; neither trains it."""
@@ -26,7 +26,7 @@ def the_temperature_divides_the_logits(subject: Subject) -> None:
         options = steady_options(subject)
         cold = Tiny.of(subject, root, name="cold", options=options, steps=2, rollouts="scored", model="half_logits")
         hot = attrs.evolve(cold, name="hot", model="fixed_head", sections={"gen": {"temperature": 2.0}})
-        for tiny in (cold, hot):
+        for tiny in (noisy(cold), hot):
             run(attrs.evolve(tiny, sections=tiny.sections or {"gen": {"temperature": 1.0}}))
         check_close(
             cold, hot, "The other run is at gen.temperature = 2, and the logits of this one are halved. Call "

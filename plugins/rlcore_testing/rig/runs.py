@@ -24,6 +24,7 @@ from rlcore.training.api import Result, train
 from rlcore.training.run_components import PIPELINES, own_choice
 from rlcore_testing.law import LawBroken, Subject
 from rlcore_testing.rig.bad_numbers import Spoiler
+from rlcore_testing.rig.gradient_noise import GradientNoise, noise_seed
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.rig.policies import checked
 from rlcore_testing.rig.rollouts import Scripted, stacking_wider
@@ -91,6 +92,7 @@ class Tiny:
         config: sections of the configuration that the plugin's author asks for; `sections` take precedence.
         bad: a number that is put in one place: `place`, its `value` as text, and `rank` (see `bad_numbers.Spoiler`).
         given: values that replace those of INPUTS.
+        noise: seed of the noise in its gradients; 0 for none (`noisy`).
     """
 
     trainer: str
@@ -109,6 +111,7 @@ class Tiny:
     config: Mapping[str, Any] = attrs.field(factory=dict)
     bad: Mapping[str, Any] = attrs.field(factory=dict)
     given: Mapping[str, Any] = attrs.field(factory=dict)
+    noise: int = 0
 
     @classmethod
     def of(cls, subject: Subject, root: str, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Tiny:
@@ -134,6 +137,14 @@ class Tiny:
     def start(self) -> Path:
         """Return the folder of the policy before the first step."""
         return Path(self.root) / f"{self.name}-start"
+
+
+def noisy(tiny: Tiny) -> Tiny:
+    """Return a run that is compared up to rounding with others, with noise in its gradients if that is switched on.
+
+    The switch is the environment variable `RLCORE_TESTING_NOISE` (`rlcore_testing.rig.gradient_noise`).
+    """
+    return attrs.evolve(tiny, noise=noise_seed())
 
 
 def reads_tokens(subject: Subject) -> bool:
@@ -192,6 +203,7 @@ def run(tiny: Tiny, make_watch: Callable[..., Watch] = Watch) -> FinishedRun:
     """
     scripted = Scripted(scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded")
     watch = make_watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in, tiny.nudged)
+    watch.noise = GradientNoise(tiny.noise) if tiny.noise else None
     inputs = inputs_of(tiny)
     if tiny.bad:
         watch.spoiler = Spoiler(**{**tiny.bad, "value": float(tiny.bad["value"])})

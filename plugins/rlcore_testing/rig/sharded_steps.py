@@ -12,6 +12,7 @@ from rlcore.plugins.registry import registries
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig, RunConfig
 from rlcore_testing.rig.batches import make_batch
+from rlcore_testing.rig.gradient_noise import GradientNoise
 from rlcore_testing.small import make_llama, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
@@ -19,11 +20,12 @@ from rlcore_transformers.models.model_options import CausalLMConfig
 STEPS, ROWS = 3, 4
 
 
-def make_steps(name: str) -> dict[str, Any]:
+def make_steps(name: str, *, noise: int = 0) -> dict[str, Any]:
     """Make optimizer steps on rows that the processes share, and return the trained weights.
 
     Args:
         name: the full name of the strategy.
+        noise: seed of noise in the gradients (`rlcore_testing.rig.gradient_noise`); 0 for none.
 
     Returns:
         `weights`, or in `refused` the message of the error with which the strategy refuses.
@@ -37,6 +39,10 @@ def make_steps(name: str) -> dict[str, Any]:
         updater = Updater(policy, config, ranks, total_updates=STEPS, sharding=sharding)
     except ConfigError as error:
         return {"refused": str(error), "weights": []}
+    if noise:
+        added = GradientNoise(noise)
+        added.watch(policy.module)
+        updater.optimizer.register_step_pre_hook(added.add)
     for step in range(STEPS):
         whole = make_batch(step, height=ROWS)
         rows = torch.arange(ROWS)[ranks.rank :: ranks.world]

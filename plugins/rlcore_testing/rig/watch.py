@@ -21,6 +21,7 @@ from rlcore.protocols import Policy, Trainer
 from rlcore.training.run import Run
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_testing.law import LawBroken
+from rlcore_testing.rig.gradient_noise import GradientNoise
 from rlcore_testing.rig.rollouts import Scripted
 
 
@@ -40,6 +41,7 @@ class Watch:
         rates: after each step, the learning rate that each schedule of `run.updater` has next.
         pressed: whether Ctrl-C has been pressed.
         spoiler: puts a bad number into the outputs of policies, or None (`rlcore_testing.rig.bad_numbers.Spoiler`).
+        noise: adds noise to gradients, or None.
         uses_reference: whether log-probs of the reference, and not its logits, have been computed.
     """
 
@@ -55,6 +57,7 @@ class Watch:
         self._schedules: list[LRScheduler] = []
         self.pressed = False
         self.spoiler: Any = None
+        self.noise: GradientNoise | None = None
         self._steps = -1  # updates before the first step belong to no step
 
     @hookimpl
@@ -112,6 +115,8 @@ class Watch:
         self.frozen = next((names for module, names in self._built if module is policy.module), set())
         if self.spoiler is not None and self.spoiler.rank == run.ranks.rank:
             self.spoiler.watch(policy.module)
+        if self.noise is not None:
+            self.noise.watch(policy.module)
         if run.ranks.is_main:
             policy.save_pretrained(self.start)
 
@@ -161,10 +166,13 @@ def watching(watch: Watch) -> Iterator[None]:
     if hooks.has_plugin("rlcore:watch"):
         raise LawBroken("a trainer must not start runs itself: another run is in progress")
     hooks.register(watch, name="rlcore:watch")
-    handle = register_optimizer_step_pre_hook(watch.press) if watch.stop_in else None
+    wanted = [watch.press] if watch.stop_in else []
+    if watch.noise is not None:
+        wanted.append(watch.noise.add)
+    handles = [register_optimizer_step_pre_hook(each) for each in wanted]
     try:
         yield
     finally:
-        if handle is not None:
+        for handle in handles:
             handle.remove()
         hooks.unregister(watch)
