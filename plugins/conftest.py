@@ -15,7 +15,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "rig"))
 from browser import browser  # noqa: F401
 from fresh_python import python  # noqa: F401
 from no_hub import unreachable_hub  # noqa: F401
-from warm_fixtures import _laws_that_fork, pytest_collection, warm_python  # noqa: F401
+from warm_fixtures import (  # noqa: F401
+    _laws_that_fork,
+    pytest_collection,
+    pytest_collection_modifyitems,
+    warm_python,
+)
 
 
 @pytest.fixture(autouse=True)

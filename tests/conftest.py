@@ -26,7 +26,12 @@ from browser import browser  # noqa: F401  a fixture
 from fresh_python import python  # noqa: F401  a fixture
 from no_hub import unreachable_hub  # noqa: F401  a fixture
 from tokenizer_fixtures import byte_tokenizer, char_tokenizer, chat_tokenizer, llama_tokenizer  # noqa: F401  fixtures
-from warm_fixtures import _laws_that_fork, pytest_collection, warm_python  # noqa: F401  fixtures
+from warm_fixtures import (  # noqa: F401
+    _laws_that_fork,
+    pytest_collection,
+    pytest_collection_modifyitems,
+    warm_python,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -189,6 +189,7 @@ def test_several_processes_name_the_package_that_starts_them(tmp_path: Path) -> 
         assert ": run.processes = 2: comes with rlcore-shard, which is not installed: pip install rlcore-shard" in error
 
 
+@pytest.mark.nightly
 def test_without_the_package_for_cpus_the_same_tokens_are_sampled(tmp_path: Path) -> None:
     sample = """
 from rlcore import sample
@@ -216,6 +217,7 @@ def test_the_kit_by_its_old_name_names_its_package_when_it_is_left_out(tmp_path:
     assert done.stderr.splitlines()[-1].endswith("has moved to rlcore_testing: pip install rlcore-testing")
 
 
+@pytest.mark.nightly
 def test_the_quickstart_runs_without_any_package_that_its_algorithms_do_not_require(tmp_path: Path) -> None:
     required = {"rlcore-ppo", "rlcore-sft", *PUBLISHED["requires"]["rlcore-ppo"], *PUBLISHED["requires"]["rlcore-sft"]}
     assert required == {"rlcore-ppo", "rlcore-sft", "rlcore-transformers"}

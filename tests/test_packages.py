@@ -8,7 +8,7 @@ The list of the other names only shrinks. To write it anew once a name has left 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,7 @@ def exceptions() -> dict[str, tuple[str, ...]]:
     return found
 
 
+@functools.cache
 def public() -> tuple[set[str], set[str]]:
     """Return the full names in the snapshot, and their modules."""
     lines = SNAPSHOT.read_text(encoding="utf-8").splitlines()
@@ -39,13 +40,16 @@ def public() -> tuple[set[str], set[str]]:
     return names, modules
 
 
-def imports(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield line, module and name of each import of the core: top-level, in functions, and for type checkers."""
+@functools.cache
+def imports(path: Path) -> list[tuple[int, str, str]]:
+    """Return line, module and name of each import of the core: top-level, in functions, and for type checkers."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "rlcore":
-            yield from ((node.lineno, str(node.module), alias.name) for alias in node.names)
+            found += [(node.lineno, str(node.module), alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name, "") for alias in node.names if alias.name.split(".")[0] == "rlcore")
+            found += [(node.lineno, alias.name, "") for alias in node.names if alias.name.split(".")[0] == "rlcore"]
+    return found
 
 
 def within(name: str, modules: tuple[str, ...]) -> bool:
@@ -66,15 +70,18 @@ def private_imports(package: Path, allowed: tuple[str, ...] = ()) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-def test_packages_import_public_names_and_listed_ones_only(package: Path) -> None:
-    assert not private_imports(package, exceptions().get(package.name, ()))
+def test_packages_import_public_names_and_listed_ones_only() -> None:
+    allowed = exceptions()
+    found = [line for package in PACKAGES for line in private_imports(package, allowed.get(package.name, ()))]
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-def test_a_private_name_leaves_the_list_with_its_last_import(package: Path) -> None:
-    used = {line.partition(": ")[2] for line in private_imports(package)}
-    assert not [name for name in exceptions().get(package.name, ()) if name not in used]
+def test_a_private_name_leaves_the_list_with_its_last_import() -> None:
+    allowed, unused = exceptions(), []
+    for package in PACKAGES:
+        used = {line.partition(": ")[2] for line in private_imports(package)}
+        unused += [f"{package.name} {name}" for name in allowed.get(package.name, ()) if name not in used]
+    assert not unused, "\n".join(unused)
 
 
 def test_a_private_import_is_found_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

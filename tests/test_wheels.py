@@ -300,7 +300,7 @@ def test_all_dists_install_together_are_listed_and_train(built: dict[str, Path],
     assert len(written) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_quickstart_runs_with_the_wheels_of_its_algorithms_and_of_what_they_require(
     built: dict[str, Path], others: Path, tmp_path: Path
 ) -> None:

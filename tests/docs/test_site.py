@@ -53,7 +53,7 @@ def tab(browser: Any, address: str) -> Iterator[Any]:
     page.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_page_links_to_the_pages_before_and_after_it(site: Path) -> None:
     """The pages are read in the order of the index; one with a table of pages is followed by those."""
     names = [name for names in navigation.sections().values() for name in names]
@@ -67,7 +67,7 @@ def test_every_page_links_to_the_pages_before_and_after_it(site: Path) -> None:
         assert found["prev"] == (site / f"{before}.html").resolve() or before in parents, (name, links)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_page_can_be_reached_from_the_first_by_links_that_readers_see(site: Path) -> None:
     """Links of the contents and of the text, without those to the pages before and after."""
     unseen, seen = [site / "index.html"], {site / "index.html"}
@@ -82,7 +82,7 @@ def test_every_page_can_be_reached_from_the_first_by_links_that_readers_see(site
     assert {page.name for page in set(site.rglob("*.html")) - seen} <= made_by_sphinx
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_page_opens_without_errors_from_one_host_and_fits_in_four_views(site: Path, tab: Any) -> None:
     """Each page is loaded once; its width and its scheme follow the browser, and are those of a page loaded anew."""
     for page in sorted(site.rglob("*.html")):
@@ -94,7 +94,7 @@ def test_every_page_opens_without_errors_from_one_host_and_fits_in_four_views(si
             assert_scheme(tab, scheme)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", ["index.html", "runs.html", "api/rlcore.html"])
 def test_a_page_opens_in_four_views(browser: Any, address: str, page: str) -> None:
     for opened in four_views(browser, address + page, name=f"site-{Path(page).stem}"):
@@ -113,7 +113,7 @@ IN_OTHER_WORDS = [
 """What people type that is no subject, nor a part of one, with the page that answers it."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_search_finds_the_page_of_what_people_look_for_among_the_first_three(tab: Any) -> None:
     wanted = [
         ("conformance kit", "The conformance kit"), ("temperature", "Configuration"), ("completions", "Run folders"),
@@ -146,7 +146,7 @@ def test_subjects_are_of_pages_that_exist_and_each_leads_to_one() -> None:
     assert all(word == word.lower() for word in words)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_dark_mode_is_chosen_and_kept(tab: Any) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     tab.goto("training.html")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from sittings import CHECKS, ROOT, Sitting, Snippet, snippets_of
 from warm_python import WarmPython
 
@@ -29,12 +31,15 @@ def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPy
             del sys.modules[name]
 
 
-IN_FRESH_INTERPRETERS = {"tutorial.md", "sweeps.md"}
-"""Pages whose commands run, or start, new interpreters, which takes half a minute."""
+LONG = {
+    "conformance.md", "data.md", "environments.md", "errors.md", "find_processes.md", "memory.md", "performance.md",
+    "runs.md", "sweeps.md", "training.md", "tutorial.md",
+}  # fmt: skip
+"""Pages whose snippets train for long, or start many interpreters: each takes 6 to 125 s of CPU time."""
 
 
 def _case(page: Path) -> Any:
-    marks = [pytest.mark.slow] if page.name in IN_FRESH_INTERPRETERS else []
+    marks = [pytest.mark.nightly] if page.name in LONG else [pytest.mark.slow]
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
@@ -50,6 +55,17 @@ def test_every_snippet_of_a_page_runs(page: Path, sitting: Sitting) -> None:
         except BaseException as error:
             error.add_note(f"in the snippet at {snippet.where}")
             raise
+
+
+def test_every_python_and_yaml_snippet_can_be_parsed() -> None:
+    parsers = {"python": ast.parse, "yaml": lambda text: list(yaml.safe_load_all(text))}
+    broken = []
+    for snippet in (snippet for page in PAGES for snippet in snippets_of(page) if snippet.language in parsers):
+        try:
+            parsers[snippet.language](snippet.text)
+        except (SyntaxError, yaml.YAMLError) as error:
+            broken.append(f"{snippet.where}: {error}")
+    assert not broken, "\n".join(broken)
 
 
 def test_every_code_block_of_a_page_is_found() -> None:

@@ -46,7 +46,7 @@ def train(warm_python: WarmPython, tmp_path: Path) -> Callable[..., list[dict[st
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_are_gathered_as_far_as_the_sampler_asks_and_scored_one_block_at_a_time(
     train: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:

@@ -20,7 +20,8 @@ def kill(warm_python: WarmPython, folder: Path, *arguments: str) -> dict[str, in
 
 
 @pytest.mark.parametrize(
-    ("trainer", "phase", "first"), [("sft", "created", 16), ("ppo", "overwritten", 12), ("ilql", "resumed", 6)]
+    ("trainer", "phase", "first"),
+    [("sft", "created", 16), ("ppo", "overwritten", 12), ("ilql", "resumed", 6), ("rft", "created", 8)],
 )
 def test_a_run_killed_in_some_states_of_its_files_is_resumed_exactly(
     warm_python: WarmPython, tmp_path: Path, trainer: str, phase: str, first: int
@@ -29,7 +30,7 @@ def test_a_run_killed_in_some_states_of_its_files_is_resumed_exactly(
     assert counts[phase] >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("phase", ["created", "overwritten", "resumed"])
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_run_killed_in_any_state_of_its_files_is_resumed_exactly(
@@ -39,7 +40,7 @@ def test_a_run_killed_in_any_state_of_its_files_is_resumed_exactly(
     assert counts[phase] > 30
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_runs_killed_at_random_times_are_resumed_exactly(warm_python: WarmPython, tmp_path: Path) -> None:
     counts = kill(warm_python, tmp_path, "random", "12", "--seed", "1")
     assert sum(counts["kills"].values()) == 12

@@ -126,7 +126,7 @@ def test_ctrl_c_saves_and_a_second_one_stops_all_processes_at_once(
     assert [file.name for file in folder.glob("runs/stopped/checkpoints/*")] == saved
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("start", [[], ["torch.distributed.run"]], ids=["run.processes", "torchrun"])
 def test_processes_whose_launcher_is_killed_save_and_end_and_the_run_resumes(folder: Path, start: list[str]) -> None:
     command = [*TORCHRUN[:-2], *RLCORE[1:], "run.processes=1"] if start else RLCORE
@@ -169,7 +169,7 @@ def wait_for(is_done: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("shard", ["none", "fsdp"])
 def test_a_restarted_run_ends_with_the_weights_of_one_that_was_never_killed(
     folder: Path, shard: str, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +185,7 @@ def test_a_restarted_run_ends_with_the_weights_of_one_that_was_never_killed(
     assert weights[0] == weights[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_accelerate_launch_with_fsdp_divides_the_model_or_is_refused(folder: Path) -> None:
     (folder / "program.py").write_text(PROGRAM)
     done = run_process([*ACCELERATE, "program.py"], cwd=folder)

@@ -48,7 +48,7 @@ def free_port() -> int:
         return int(unused.getsockname()[1])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("meeting", "processes", "option"), [("c10d", 2, "run.shard=fsdp"), ("static", 1, "run.shard=none")]
 )

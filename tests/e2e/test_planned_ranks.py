@@ -93,7 +93,7 @@ SFT = [(1, "none", 0), (2, "none", 0), (3, "none", 1), (2, "fsdp", 0), (3, "fsdp
 ZERO = [(2, "zero2", 0), (3, "zero2", 1), (2, "zero3", 0), (4, "zero3", 0)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("world", "shard", "micro"), [*SFT, *ZERO])
 def test_a_rank_of_sft_holds_and_sends_what_is_planned(
     world: int, shard: str, micro: int, folder: Path, measure: Callable[..., dict[str, Any]]
@@ -105,7 +105,7 @@ def test_a_rank_of_sft_holds_and_sends_what_is_planned(
         check_traffic(found, seen)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("world", "shard"), [(2, "none"), (3, "fsdp"), (2, "zero2")])
 def test_a_rank_of_ppo_holds_and_sends_what_is_planned(
     world: int, shard: str, folder: Path, measure: Callable[..., dict[str, Any]]

@@ -98,6 +98,7 @@ def search(site: Site) -> str:
     return ":".join(map(str, (site.folder, ROOT, HERE)))
 
 
+@pytest.mark.nightly
 def test_ranks_and_the_workers_they_start_see_the_same_plugins(torchrun: Launch, site: Site, tmp_path: Path) -> None:
     site.install("acme-on", GOOD.format(name="on"))
     mark = tmp_path / "imported"

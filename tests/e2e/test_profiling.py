@@ -248,6 +248,7 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
     return Company(folder / "run", *zip(*ranks, strict=True))
 
 
+@pytest.mark.nightly
 def test_only_the_first_of_two_ranks_writes_a_profile(company: Company) -> None:
     assert [text.count("where the time of steps 2 to 3 went") for text in company.printed] == [1, 0]
     assert {"generate", "update", "evaluate"} <= names(told(company.folder)["steps"])

@@ -25,7 +25,7 @@ def assert_near(one: Path, other: Path) -> None:
             torch.testing.assert_close(tensor, second[key], rtol=0, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_ranks_learn_sft_as_one_does(torchrun: Callable, tmp_path: Path) -> None:
     # 23 samples in batches of 5 and micro-batches of 3: per-rank shares of 3 and 2; the last batch of 3 gives 2 and 1.
     changes = {"run": {"steps": 7}, "trainer": {"optimizer": {"lr": 1e-3}}}
@@ -39,7 +39,7 @@ def test_two_ranks_learn_sft_as_one_does(torchrun: Callable, tmp_path: Path) -> 
             assert abs(one.get(key, 0) - two.get(key, 0)) < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_ranks_learn_from_a_store_as_one_does(torchrun: Callable, tmp_path: Path) -> None:
     learn_from(tmp_path / "store", tmp_path, "one")
     done = torchrun("learn_from", "two", tmp_path / "store")

@@ -16,7 +16,7 @@ from warm_python import WarmPython
 STAND_IN = Path(__file__).parents[2] / "plugins" / "rlcore_vllm" / "tests"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_rank_has_the_whole_model_to_write_it_for_a_server(
     warm_python: WarmPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,7 @@ def test_files_and_weights_are_written_without_a_whole_model_on_any_rank(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_trainer_and_every_part_of_a_policy_can_be_divided(train_on: Callable[..., None], tmp_path: Path) -> None:
     names = (
         "ilql,dpo,reward,grpo,climb,sft_checkpointing,sft_lora,sft_tied,sft_t5,ppo_t5,"
@@ -140,7 +140,7 @@ def test_every_trainer_and_every_part_of_a_policy_can_be_divided(train_on: Calla
     check_same(tmp_path, names, "one", "two")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_trainer_on_four_ranks_learns_what_it_learns_in_one_process(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -150,7 +150,7 @@ def test_every_trainer_on_four_ranks_learns_what_it_learns_in_one_process(
         check_same(tmp_path, EVERY, "one", run)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_machines_and_parts_in_the_memory_of_the_cpu_change_no_result(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -162,7 +162,7 @@ def test_two_machines_and_parts_in_the_memory_of_the_cpu_change_no_result(
         check_same(tmp_path, names, "one", run)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_bf16_rounds_the_same_whether_weights_are_divided_or_not(train_on: Callable[..., None], tmp_path: Path) -> None:
     """Another number of ranks adds other rounded gradients, so the reference has as many ranks."""
     train_on(2, "sft,ppo", "whole", mixed_precision="bf16")
@@ -170,7 +170,7 @@ def test_bf16_rounds_the_same_whether_weights_are_divided_or_not(train_on: Calla
     check_same(tmp_path, "sft,ppo", "whole", "divided")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_three_ranks_train_on_fewer_rows_than_ranks_without_hanging(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -181,7 +181,7 @@ def test_three_ranks_train_on_fewer_rows_than_ranks_without_hanging(
         check_same(tmp_path, names, "one", run)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_resumed_with_another_strategy_and_number_of_ranks_equals_an_uninterrupted_one(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -197,7 +197,7 @@ def test_a_run_resumed_with_another_strategy_and_number_of_ranks_equals_an_unint
 DCP = {"shard": "fsdp", "write": "dcp"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_resumes_from_what_other_numbers_of_ranks_wrote_in_parallel(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -51,7 +51,7 @@ def half_folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("shard", "parts", "options"),
     [

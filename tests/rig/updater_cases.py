@@ -27,10 +27,10 @@ OPTIMIZERS: list[tuple[OptimizerConfig, Loop]] = [
         lambda groups: torch.optim.AdamW(groups, 0.1, (0.5, 0.7), 0.1, 0.2, amsgrad=True),
     ),
     (
-        OptimizerConfig(name="adam", lr=0.1, betas=(0.5, 0.7), weight_decay=0.2),
-        lambda groups: torch.optim.Adam(groups, 0.1, (0.5, 0.7), weight_decay=0.2),
+        OptimizerConfig(name="adam", lr=0.1, betas=(0.5, 0.7), eps=1e-3, weight_decay=0.2),
+        lambda groups: torch.optim.Adam(groups, 0.1, (0.5, 0.7), 1e-3, weight_decay=0.2),
     ),
-    (OptimizerConfig(name="nadam", lr=0.1), lambda groups: torch.optim.NAdam(groups, 0.1)),
+    (OptimizerConfig(name="nadam", lr=0.1, eps=1e-3), lambda groups: torch.optim.NAdam(groups, 0.1, eps=1e-3)),
     (
         OptimizerConfig(name="nadam", lr=0.1, weight_decay=0.2, options={"decoupled_weight_decay": True}),
         lambda groups: torch.optim.NAdam(groups, 0.1, weight_decay=0.2, decoupled_weight_decay=True),

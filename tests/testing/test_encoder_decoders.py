@@ -27,8 +27,10 @@ OF_SAMPLES = {"every_token_of_the_reference_counts"}
 """Laws about trainers that sample."""
 READING = {"padding_changes_nothing", "micro_batches_change_nothing", "every_trainable_parameter_changes"}
 """Laws about how batches are read, which families do in ways of their own."""
+LONG = {"an_accepted_change_has_its_effect"}
+"""Laws that train once for every option."""
 HELD = [
-    (model, law)
+    pytest.param(model, law, marks=[pytest.mark.nightly] if law.name in LONG else [])
     for law in laws_in(trainers)
     for model in ("t5", "bart")
     if law.name not in SLOW | OF_DECODERS | OF_ORACLES and (model == "t5" or law.name in READING)

@@ -1,4 +1,4 @@
-"""What the conftest.py of tests/ and that of plugins/ share: fixtures that fork processes, and one hook of pytest."""
+"""What the conftest.py of tests/ and that of plugins/ share: fixtures that fork processes, and hooks of pytest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ import pytest
 from warm_python import WarmPython
 from warm_ranks import forking
 
+from rlcore_testing import Case
 from rlcore_testing.rig import isolate
+
+SLOW_LAWS = {
+    "a_bad_number_on_one_rank_stops_the_run_or_is_counted", "an_accepted_change_has_its_effect",
+    "divided_weights_equal_whole_ones", "two_processes_equal_one", "two_processes_make_the_steps_of_one",
+}  # fmt: skip
+"""Laws of the kit that start several processes, or train once for every option: `make test` leaves them out."""
+NIGHTLY_LAWS = {
+    f"trainer-{name}-an_accepted_change_has_its_effect"
+    for name in ("ddpo", "distill", "distill_prompts", "grpo", "ppo")
+}
+"""Those that take 10 to 30 s of CPU time, since these trainers have many options."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -24,6 +36,17 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of `SLOW_LAWS` and `NIGHTLY_LAWS`, before tests are selected by their marks."""
+    for item in items:
+        law = (
+            item.callspec.params.get("law") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+        )
+        if isinstance(law, Case) and law.law.name in SLOW_LAWS:
+            item.add_marker(pytest.mark.nightly if law.id in NIGHTLY_LAWS else pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,7 @@ def left_behind(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "tmp").glob("rlcore-bench-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_spoiled_version_is_worse_and_the_page_shows_it(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], browser: Any
 ) -> None:
@@ -96,7 +96,7 @@ def test_equal_versions_are_the_same_and_uncommitted_changes_are_announced(
     assert (repository / "bench.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_version_that_keeps_a_second_copy_of_its_memory_is_worse_and_learns_the_same(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_version_that_keeps_a_second_copy_of_its_memory_is_worse_and_learns_th
     assert found["reward/mean last fifth"] == found["reward/mean whole run"] == "same"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_steps_that_take_a_tenth_more_are_worse_beside_long_imports_and_seeds_are_added_until_5_percent_show(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +131,7 @@ def test_steps_that_take_a_tenth_more_are_worse_beside_long_imports_and_seeds_ar
     assert 7 < float(line[8].removesuffix("%")) < 13
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_interrupted_comparison_reports_the_pairs_that_are_complete(repository: Path, tmp_path: Path) -> None:
     waits = "import time, seesaw; time.sleep(1000 if seed == 2 else 0)"
     (repository / "case.py").write_text(CASE.replace("import seesaw", waits))
@@ -200,7 +200,7 @@ def test_a_mistake_ends_before_anything_is_built(
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_comparison_leaves_nothing(repository: Path, tmp_path: Path, sent: signal.Signals) -> None:
     (repository / "case.py").write_text(CASE.replace("import seesaw", "import time; time.sleep(1000)"))
@@ -239,7 +239,7 @@ def spoil(file: Path, code: str, spoiled: str) -> None:
     file.write_text(found.replace(code, spoiled))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rlcore_with_a_spoiled_optimizer_learns_worse(rlcore_tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     optimizers = rlcore_tree / "plugins/rlcore_transformers/optimizers/builtin_optimizers.py"
     spoil(optimizers, "groups, lr=lr, betas", "groups, lr=lr / 8, betas")
@@ -249,7 +249,7 @@ def test_rlcore_with_a_spoiled_optimizer_learns_worse(rlcore_tree: Path, capsys:
     assert found["peak memory MB"] == "same"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rlcore_with_a_sampler_that_attends_to_padding_answers_worse_and_learns_the_same(
     rlcore_tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,7 +262,7 @@ def test_rlcore_with_a_sampler_that_attends_to_padding_answers_worse_and_learns_
     assert found["peak memory MB"] == "same"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rlcore_that_trains_on_prompts_too_answers_worse_however_good_its_own_loss_is(
     rlcore_tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

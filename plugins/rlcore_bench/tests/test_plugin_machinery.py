@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from transformers import GPT2LMHeadModel
 
 from rlcore_bench.duel import run_python
@@ -26,6 +27,7 @@ def test_every_listener_hears_every_call() -> None:
     assert [listener.heard for listener in hooks.get_plugins()] == [3] * 5
 
 
+@pytest.mark.nightly
 def test_the_share_of_an_iteration_is_what_the_observers_took_of_it(tmp_path: Path) -> None:
     GPT2LMHeadModel(model_config(tiny=True)).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)

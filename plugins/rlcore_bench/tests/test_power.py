@@ -48,6 +48,7 @@ def test_versions_slower_by_a_tenth_are_called_worse_as_often_as_said_and_equal_
     assert (worse > 0.8) == (slowdown == 1.1)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("noise", [0.03, 0.07])
 def test_pairs_that_are_added_until_they_seem_enough_find_a_difference_of_equal_versions_in_5_of_100_at_most(
     noise: float,

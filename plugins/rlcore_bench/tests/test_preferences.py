@@ -28,7 +28,7 @@ def test_a_favourable_review_is_preferred_to_another(tmp_path: Path) -> None:
     assert len(texts.read_preferences(tmp_path, 100)) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("trainer", ["dpo", "reward"])
 def test_a_short_run_reports_speed_and_memory(tmp_path: Path, trainer: str) -> None:
     write_texts(tmp_path)

@@ -40,7 +40,7 @@ def values_of(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
     return merge(values, changes)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 def test_the_planned_memory_is_what_tensors_take_in_the_run(name: str, folder: Path, tmp_path: Path) -> None:
     values = values_of(folder, CASES[name])
@@ -50,6 +50,7 @@ def test_the_planned_memory_is_what_tensors_take_in_the_run(name: str, folder: P
     assert estimate(values, "test").measured.worst.peak == pytest.approx(live.peak, rel=0.15)
 
 
+@pytest.mark.nightly
 def test_a_plan_needs_configurations_alone_and_follows_the_options(folder: Path, tmp_path: Path) -> None:
     for file in folder.rglob("*.json"):
         if file.parent.name != "tokenizer":

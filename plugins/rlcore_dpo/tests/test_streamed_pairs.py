@@ -44,8 +44,10 @@ def test_a_resumed_run_on_a_stream_equals_one_without_interruption(tmp_path: Pat
 
 
 def test_one_batch_of_a_stream_trains_as_the_same_rows_in_memory(tmp_path: Path) -> None:
-    streamed = train(tmp_path, "streamed", iterable([EQUAL, *ROWS[:4]]), steps=1)  # whose lengths are not known before
-    whole = train(tmp_path, "whole", ROWS[:4], steps=1, beta=0.1)
+    steady = {"lr": 1e-2, "eps": 1e-3}  # with which Adam does not amplify rounding errors
+    rows = iterable([EQUAL, *ROWS[:4]])  # whose lengths are not known before
+    streamed = train(tmp_path, "streamed", rows, steps=1, optimizer=steady)
+    whole = train(tmp_path, "whole", ROWS[:4], steps=1, beta=0.1, optimizer=steady)
     assert torch.allclose(weights(streamed), weights(whole), atol=1e-6)
 
 

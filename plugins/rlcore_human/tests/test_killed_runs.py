@@ -98,7 +98,7 @@ def test_a_run_that_is_killed_receives_through_its_new_link_what_was_answered_me
     assert len({each.item.key for each in found}) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_judges_of_a_run_that_is_killed_lose_nothing_and_the_report_has_their_agreement(
     browser: Any, tmp_path: Path
 ) -> None:

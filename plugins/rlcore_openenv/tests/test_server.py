@@ -69,6 +69,7 @@ def test_an_episode_is_played_to_its_end(url: str, remote: Any) -> None:
     assert len(secrets) > 4
 
 
+@pytest.mark.nightly
 def test_only_the_seed_decides_and_sessions_in_turns_do_not_interfere(url: str, remote: Any) -> None:
     factory = remote(url=url, **TEXTS, reset={"highest": 1000})
 
@@ -90,6 +91,7 @@ def test_only_the_seed_decides_and_sessions_in_turns_do_not_interfere(url: str, 
     assert [list(each) for each in zip(*together, strict=True)] == alone
 
 
+@pytest.mark.nightly
 def test_own_functions_make_the_action_and_the_text(url: str, remote: Any) -> None:
     session = remote(url=url, act="openenv_texts:act", observe="openenv_texts:observe").make()
     assert session.reset({}, seed=0) == "Guess a number from 1 to 8. (0)"
@@ -100,6 +102,7 @@ def test_own_functions_make_the_action_and_the_text(url: str, remote: Any) -> No
     plain.close()
 
 
+@pytest.mark.nightly
 def test_failures_are_raised_and_closing_ends_the_session(start_server: Any, remote: Any) -> None:
     url, server = start_server(0)
     factory = remote(url=url, **TEXTS)
@@ -130,6 +133,7 @@ def test_failures_are_raised_and_closing_ends_the_session(start_server: Any, rem
         nowhere.reset({}, seed=0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("law", [each for each in CASES if each.values[0].law.name not in ELSEWHERE])
 def test_law_of_environments(law: Case, url: str, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
@@ -138,6 +142,7 @@ def test_law_of_environments(law: Case, url: str, remote: Any, monkeypatch: pyte
     law()
 
 
+@pytest.mark.nightly
 def test_grpo_trains_two_steps(url: str, openenv_python: str, tmp_path: Path) -> None:
     options = {"name": "openenv", "url": url, **TEXTS, "max_turns": 3}
     result = train_two_steps(tmp_path, options, isolate="process", python=openenv_python)
@@ -146,6 +151,7 @@ def test_grpo_trains_two_steps(url: str, openenv_python: str, tmp_path: Path) ->
     assert result.metrics["episode/failed"] == 0.0
 
 
+@pytest.mark.nightly
 def test_keys_come_from_the_environment_and_are_in_no_record(
     start_server: Any, openenv_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],

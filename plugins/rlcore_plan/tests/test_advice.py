@@ -14,6 +14,7 @@ from rlcore_plan.estimate import estimate
 __all__ = ["folders"]  # a fixture
 
 
+@pytest.mark.nightly
 def test_each_suggested_change_saves_the_stated_memory(
     folders: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,6 +40,7 @@ AGAIN = {"trainer.micro_batch_size=1", "model.trunk_cache_gb=0", "model.sampling
 """Changes whose estimates reuse the policy, the sampling memory, and nothing, respectively."""
 
 
+@pytest.mark.nightly
 def test_changes_that_alter_training_are_suggested_only_if_no_other_is_enough(folders: dict[str, Path]) -> None:
     values = imitation(folders["gpt"], "sft")
     found = estimate(values, "test")

@@ -201,7 +201,7 @@ def planned_and_seen(folder: Path, values: dict[str, Any], **environment: str) -
     return planned, float(said("-c", TRAIN, str(file)).splitlines()[-1]) * 1e9
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @glibc
 def test_the_planned_memory_is_what_a_process_with_default_malloc_holds(tmp_path: Path) -> None:
     ratios: list[float] = []
@@ -217,7 +217,7 @@ def test_the_planned_memory_is_what_a_process_with_default_malloc_holds(tmp_path
     assert planned["peak"] - planned["kept_by_malloc"] < 0.85 * seen  # tensor memory alone is not enough
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @glibc
 def test_batches_that_a_plan_tries_but_no_run_makes_are_not_counted(tmp_path: Path) -> None:
     """In evaluation, the last tokens are sampled behind prompts longer than any that the run processes at once.

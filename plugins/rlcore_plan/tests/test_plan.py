@@ -92,7 +92,7 @@ print(train_from_config(json.load(open(sys.argv[1])), "test").metrics["perf/peak
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_planned_memory_is_what_a_process_holds(tmp_path: Path) -> None:
     wide = GPT2Config(**{**GPT, "n_embd": 512, "n_head": 8, "n_layer": 2, "vocab_size": 12_000})
     values = merge(

@@ -100,7 +100,7 @@ def counted(seen: dict[str, Any]) -> float:
     return (sum(sizes.values()) + parts * 2 + twice) / 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("reads", "mixed"), [*((reads, "no") for reads in SAMPLERS), ("whole", "bf16"), ("stream", "bf16")]
 )
@@ -116,7 +116,7 @@ def test_a_rank_completes_for_a_sampler_elsewhere_what_is_planned(
     assert sent(found) == pytest.approx(counted(seen), rel=CLOSE)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mixed", ["no", "bf16"])
 def test_a_rank_whose_weights_reach_a_server_holds_what_is_planned(
     mixed: str, values: dict[str, Any], measure: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch

@@ -58,7 +58,7 @@ def check(found: Estimate, seen: dict[str, Any]) -> None:
     assert sent(found) == pytest.approx(counted(seen), rel=CLOSE)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("micro", [0, 2])
 def test_a_rank_of_sft_holds_and_sends_what_is_planned(micro: int, folder: Path, measure: Measure) -> None:
     from planned_models import sft_run
@@ -67,7 +67,7 @@ def test_a_rank_of_sft_holds_and_sends_what_is_planned(micro: int, folder: Path,
     check(estimate(values, "test", world=2), measure(values))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rank_of_ppo_holds_and_sends_what_is_planned(folder: Path, measure: Measure) -> None:
     from planned_models import ppo_run
 

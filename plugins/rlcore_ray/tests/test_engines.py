@@ -188,7 +188,7 @@ def test_actors_with_an_engine_are_refused_in_asynchronous_runs(no_ray: Any, ser
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_actor_that_is_killed_is_replaced_with_a_server_of_its_own(ray_address: str, servers: Servers) -> None:
     import ray
 

@@ -57,6 +57,7 @@ def length(outputs):
 """
 
 
+@pytest.mark.nightly
 def test_ranks_of_a_lost_node_start_again_on_the_other_and_continue_from_the_checkpoint(
     tmp_path: Path, cluster: Any
 ) -> None:

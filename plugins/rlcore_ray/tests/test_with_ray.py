@@ -267,6 +267,7 @@ def length(outputs):
 """
 
 
+@pytest.mark.nightly
 def test_two_ranks_that_share_an_actor_and_start_again_learn_as_one_process(
     folder: Path, ray_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

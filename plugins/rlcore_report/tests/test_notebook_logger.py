@@ -103,7 +103,7 @@ def test_a_script_that_imports_ipython_does_not_count_as_a_notebook() -> None:
     assert wrap_component(registries().loggers.get("console")) is on_rich
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_in_a_notebook_has_one_output_and_a_plot(tmp_path: Path) -> None:
     cells = [nbformat.v4.new_code_cell(text) for text in (TRAINING, "print(result.metrics['loss/total'] > 0)")]
     notebook = nbformat.v4.new_notebook(cells=cells)

@@ -242,7 +242,7 @@ def test_the_server_answers_only_requests_that_name_this_machine(tmp_path: Path)
         server.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_hundred_megabytes_of_metrics_give_a_small_page(tmp_path: Path) -> None:
     run = make_run(tmp_path / "large", steps=4)
     row = {f"group{i % 8}/metric{i}": 0.123456789 * i for i in range(30)}

@@ -36,7 +36,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not COMMAND.exists(), reason="the command of transformers is not installed")
 def test_transformers_serve_judges_as_the_model_itself_does(tmp_path: Path) -> None:
     tokenizer, model = make_tokenizer(), make_llama()

@@ -56,7 +56,7 @@ time.sleep(0.1)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", [EXITS_WHILE_IT_REPORTS, EXITS_WHILE_IT_COLLECTS_GARBAGE])
 def test_a_process_can_exit_while_the_watchdog_thread_works(script: str) -> None:
     """Without a wait for the thread, three in four of the first processes are aborted, and all of the second."""

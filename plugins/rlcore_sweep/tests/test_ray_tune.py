@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[3] / "docs/examples/ray_tune.py"
 QUIET = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ray_tune_trains_a_population_from_our_checkpoints(tmp_path: Path) -> None:
     """The trial with the rate of 1e-5 is the worse one at step 2, and goes on from the other's checkpoint."""
     pytest.importorskip("ray.tune")

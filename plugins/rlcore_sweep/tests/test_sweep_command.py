@@ -185,7 +185,7 @@ def measured(run: Path) -> dict[int, float]:
     return {row["step"]: row["eval/loss"] for row in rows if "eval/loss" in row}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_real_trials_resume_after_a_kill_are_pruned_and_the_best_trains(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,7 +63,7 @@ def train(folder: Path, hub: str, *, token: str = TOKEN, **run: Any) -> subproce
     return python(folder, hub, "-c", SCRIPT, json.dumps({"template": TEMPLATE, "run": run}), token=token)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_refused_token_loses_nothing_and_the_command_of_the_message_pushes_later(
     tmp_path: Path, hub: StandIn
 ) -> None:

@@ -42,6 +42,7 @@ def remote(verifiers_python: str) -> Iterator[Callable[..., Any]]:
         factory.shutdown()
 
 
+@pytest.mark.nightly
 def test_rewards_and_metrics_are_those_of_the_task(remote: Any) -> None:
     factory = remote(options={"system": "Add."}, success_reward=2.0)
     assert factory.max_turns == 1
@@ -55,6 +56,7 @@ def test_rewards_and_metrics_are_those_of_the_task(remote: Any) -> None:
         assert step["info"] == {"letters": 1.0, "success": reward == 2.0}
 
 
+@pytest.mark.nightly
 def test_rows_of_the_two_splits_share_no_task(remote: Any) -> None:
     factory = remote(options={"count": 6}, eval_rows=2)
     assert indices(factory, "eval") == [0, 1]
@@ -66,6 +68,7 @@ def indices(factory: Any, split: str) -> list[int]:
     return [row["task"] for row in factory.own_rows(split)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("view", "held_out", "train"), [("reversed", [11, 10], [9, 8, 7]), ("even", [0, 2], [4, 6, 8])]
 )
@@ -81,18 +84,21 @@ def test_rows_find_their_tasks_in_a_taskset_that_is_shuffled_or_filtered(
         assert answer.step(Turn(str(2 * row["task"]), 0))["reward"] == {"exact": 2.0}
 
 
+@pytest.mark.nightly
 def test_tasks_with_the_prompt_of_one_to_evaluate_on_are_not_trained_on(remote: Any) -> None:
     assert indices(remote(options={"modulus": 5}, eval_rows=2), "train") == [2, 3, 4, 7, 8, 9]  # 12 tasks
     with pytest.raises(RemoteError, match="every task to train on has the prompt of one to evaluate on; lower eval_r"):
         remote(options={"modulus": 5}, eval_rows=5).own_rows("train")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("row", "named"), [({"task": 0, "key": "f" * 64}, "key 'ffff"), ({"task": 12}, "index 12")])
 def test_a_task_that_the_taskset_does_not_return_again_is_a_failure(remote: Any, row: Any, named: str) -> None:
     with pytest.raises(RemoteError, match=f"has no task with the {named}.*; .* give its shuffle a seed"):
         remote().make().reset(row, seed=0)
 
 
+@pytest.mark.nightly
 def test_an_endless_taskset_is_read_as_far_as_rows_need_it(remote: Any) -> None:
     factory = remote(options={"count": 10**9}, eval_rows=2, train_rows=3)
     assert indices(factory, "train") == [2, 3, 4]
@@ -110,6 +116,7 @@ def test_answers_in_turns_are_the_same_as_one_after_the_other(remote: Any) -> No
     assert second.step(Turn("2", 0))["reward"] == {"exact": 0.0}
 
 
+@pytest.mark.nightly
 def test_failures_are_raised(remote: Any) -> None:
     answer = remote().make()
     answer.reset({"task": 1}, seed=0)
@@ -123,6 +130,7 @@ def test_failures_are_raised(remote: Any) -> None:
         remote(options={"counts": 3}).own_rows("train")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("law", CASES)
 def test_law_of_environments(law: Case, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(

@@ -9,7 +9,7 @@ import pytest
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("family", "shard"), [("llava", "none"), ("qwen2_vl", "none"), ("qwen2_vl", "fsdp"), ("llava", "zero3")]
 )

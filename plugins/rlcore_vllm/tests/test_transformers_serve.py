@@ -67,7 +67,7 @@ def is_healthy(port: int) -> bool:
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(bool(MISSING), reason=f"transformers serve needs {', '.join(MISSING)}")
 def test_a_server_of_transformers_is_sampled_from(folder: Path, url: str) -> None:
     """Greedy completions are those of the same model here; stop sequences, seeds and refusals arrive."""

@@ -144,7 +144,7 @@ def test_completions_are_logged_as_tables(trained: Path) -> None:
         assert values == [[r[name] for name in columns] for r in rows if r["step"] == row["step"]][:2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_resumed_run_keeps_its_id_and_logs_repeated_steps_equally(tmp_path: Path) -> None:
     failed = start(tmp_path, {"mode": "offline"}, {"steps": 7}, broken=3)  # in the evaluation after step 6
     assert failed.returncode == 1

@@ -42,6 +42,7 @@ def kept(called: str, **environment: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's malloc")
 def test_freed_memory_goes_back_to_the_system() -> None:
     assert kept("no") > 60 * MIB  # guard: without the call, memory would be retained

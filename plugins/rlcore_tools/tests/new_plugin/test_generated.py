@@ -36,7 +36,7 @@ def test_a_new_package_passes_ruff_whatever_its_name(tmp_path: Path) -> None:
     python("-m", "ruff", "format", "--no-cache", "--check", ".", cwd=tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_new_package_passes_mypy_strict(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     # What mypy knows of torch takes it half a minute to find out.
     kept = getattr(request.config, "cache", None)  # absent with -p no:cacheprovider
@@ -54,7 +54,7 @@ def test_a_new_package_passes_mypy_strict(tmp_path: Path, request: pytest.Fixtur
     python("-m", "mypy", "--config-file", settings, "--cache-dir", str(cache), *files, cwd=tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_printed_commands_install_test_and_train(stranger: Workshop) -> None:
     said = stranger.run("rlcore new-plugin acme-first --path './acme first'")
     commands = [line.strip() for line in said.partition("next:\n")[2].splitlines()]
@@ -67,7 +67,7 @@ def test_the_printed_commands_install_test_and_train(stranger: Workshop) -> None
     assert "finished: 10 steps" in done
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_other_plugin_passes_its_own_tests(stranger: Workshop) -> None:
     # One process imports torch once, and its laws fork; for the trainer the printed commands are run as they are.
     folders = " ".join(f"acme-{kind}/tests" for kind in OTHERS)
@@ -89,7 +89,7 @@ def test_every_plugin_is_listed_and_ok(stranger: Workshop) -> None:
         assert plugin["components"] == {kind.registry: [f"acme-{name}"]}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_example_trains(stranger: Workshop) -> None:
     stranger.run(f"python {CHILD} . examples")
     for kind in KINDS:
@@ -105,7 +105,7 @@ def test_every_example_trains(stranger: Workshop) -> None:
     assert "1,eval/reward/mean," in (stranger.folder / "acme-logger/runs/yaml/metrics.csv").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_new_game_is_learned_and_the_reward_before_and_after_is_printed(stranger: Workshop) -> None:
     said = stranger.run("OMP_NUM_THREADS=1 python learn.py", cwd="acme-environment", timeout=1200)
     found = re.search(r"mean reward: (\d\.\d\d) before training, (\d\.\d\d) after; 1 is the best\n\nnext:", said)
