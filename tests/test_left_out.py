@@ -127,6 +127,7 @@ def test_a_component_of_a_package_that_is_left_out_names_the_package(dist: str, 
         assert f"comes with {dist}, which is not installed: pip install {dist} (" in said
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_several_processes_names_the_package_that_reads_it(tmp_path: Path) -> None:
     (tmp_path / "model.dcp").mkdir()
     read = """
@@ -145,6 +146,7 @@ except RLCoreError as error:
     assert done.stdout.startswith(expected), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_with_an_environment_or_tools_names_the_package_that_plays_episodes(tmp_path: Path) -> None:
     train = """
 import rlcore
@@ -179,6 +181,7 @@ for given in ({"environment": Game}, {"tools": [double]}):
     assert not list(tmp_path.iterdir())  # no run was begun
 
 
+@pytest.mark.slow
 def test_several_processes_name_the_package_that_starts_them(tmp_path: Path) -> None:
     (tmp_path / "sft.yaml").write_text("trainer: {name: sft}\nmodel: {path: nowhere}\ndata: {samples: [ab]}\n")
     commands = [["train", "sft.yaml", "run.processes=2"], ["sft", "--model", "nowhere", "--data", "a.txt"]]

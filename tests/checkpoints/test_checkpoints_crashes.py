@@ -155,6 +155,7 @@ elif where == "pruning":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "step", "text"),
     [("fill", 1, "first"), ("aside", 1, "first"), ("renamed", 1, "second"), ("pruning", 2, "second")],

@@ -76,6 +76,7 @@ def test_a_new_run_killed_at_any_operation_is_taken_up(tmp_path: Path) -> None:
     assert number > 8
 
 
+@pytest.mark.slow
 def test_an_overwrite_killed_at_any_operation_leaves_one_of_the_two_runs(tmp_path: Path) -> None:
     old = left_in(make_run(tmp_path / "old", 1).path)
     outcomes = []

@@ -96,6 +96,7 @@ def test_plugins_in_json_carry_a_schema_number(run: Python) -> None:
     }
 
 
+@pytest.mark.slow
 def test_check_succeeds_if_plugins_were_disabled_by_the_user(run: Python) -> None:
     strict = {"RLCORE_STRICT_PLUGINS": "1", "RLCORE_DISABLE_PLUGINS": "rlcore-sft", "RLCORE_PLUGINS": "rlcore-sft"}
     assert run("list-plugins", "--check", **strict).returncode == 0
@@ -134,6 +135,7 @@ def test_a_name_that_shows_nothing_gets_the_near_match_and_the_choices(run: Pyth
     assert re.search(r"^  sections: +data, gen, eval, checkpoint, run, plugins, tokenizer$", done.stderr, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_one_option_is_shown_by_its_path(run: Python) -> None:
     def paths(name: str) -> list[str]:
         return [row["path"] for row in json.loads(run("show", name, "--json").stdout)["shown"][0]["options"]]

@@ -113,6 +113,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "said"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_command_is_an_error_of_one_line_and_hides_no_other(source: str, said: str, site: Site) -> None:
     site.install("acme", registered("tabulate", "acme_report:report"))

@@ -74,6 +74,7 @@ def test_every_code_block_of_a_page_is_found() -> None:
         assert 2 * len(list(snippets_of(page))) == text.count("```"), f"{page}: a fence is indented, or not closed"
 
 
+@pytest.mark.slow
 def test_a_snippet_that_fails_fails_the_page(sitting: Sitting) -> None:
     for language, text in [
         ("python", "assert 1 + 1 == 3\n"),

@@ -45,11 +45,12 @@ def fit(given: dict[str, Any], model: Any, root: Path, name: str, steps: int, **
     return rlcore.train(model, **merge(given | COMMON, sections))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [PPO, SFT, ILQL], ids=["ppo", "sft", "ilql"])
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda base, seed: {"path": str(base), "peft": LORA}, id="folder"),
+        pytest.param(lambda base, seed: {"path": str(base), "peft": LORA}, id="folder", marks=pytest.mark.nightly),
         pytest.param(lambda base, seed: {"path": model_config(0.1), "peft": LORA}, id="config"),
         pytest.param(lambda base, seed: {"path": make_llama(seed=seed), "peft": LLAMA}, id="memory"),
         pytest.param(lambda base, seed: {"path": make_llama(seed=seed), "peft": RANDOM}, id="random"),
@@ -65,6 +66,7 @@ def test_resume_is_no_interruption(given: dict[str, Any], make: Callable[..., An
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_resume_in_the_same_program_is_no_interruption(tmp_path: Path) -> None:
     model = make_llama()
     fit(PPO, {"path": copy.deepcopy(model), "peft": LLAMA}, tmp_path, "whole", 4)
@@ -101,6 +103,7 @@ def test_a_checkpoint_of_a_run_from_random_weights_can_be_started_from(tmp_path:
     assert torch.equal(policy.model(input_ids=tokens).logits, done.policy.model(input_ids=tokens).logits)
 
 
+@pytest.mark.slow
 def test_a_starting_model_that_cannot_be_restored_is_refused_before_training(tmp_path: Path) -> None:
     pissa = LLAMA | {"init_lora_weights": "pissa", "lora_dropout": 0.0}
     with pytest.raises(ModelError, match="could not restore because the model has no name"):
@@ -115,6 +118,7 @@ def test_a_starting_model_that_cannot_be_restored_is_refused_before_training(tmp
     assert not isinstance(whole.policy.reference, Adapters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_gpt2, make_t5])
 def test_ppo_improves_a_reward_with_lora(make: Callable[[], Any], tmp_path: Path) -> None:
     targets = ["c_attn", "c_fc", "c_proj"] if make is make_gpt2 else ["q", "k", "v", "o", "wi", "wo"]
@@ -134,6 +138,7 @@ def test_ppo_improves_a_reward_with_lora(make: Callable[[], Any], tmp_path: Path
     assert all(torch.equal(now[name], weight) for name, weight in before.items())
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_adapter_that_one_does(two_ranks: Callable, tmp_path: Path) -> None:
     changes = {"run": {"steps": 5}, "trainer": {"optimizer": {"lr": 1e-3, "eps": 1e-3}}}
     changes["model"] = {"peft": LLAMA | {"lora_dropout": 0.0}}

@@ -213,6 +213,7 @@ def test_a_first_step_that_fails_restores_the_run_that_it_was_to_overwrite(here:
     assert main(["train", "ppo.yaml", "run.resume=auto", "run.steps=3"]) == 0
 
 
+@pytest.mark.slow
 def test_a_failing_reward_keeps_what_was_learned(here: Path) -> None:
     failed = run_process(
         [sys.executable, "-m", "rlcore", "train", "ppo.yaml", "data.reward_fn=bad_rewards:late", "checkpoint.every=1",

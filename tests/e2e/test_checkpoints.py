@@ -172,6 +172,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk: Path, capsys: p
     assert lines(small_disk / "run/metrics.jsonl")[-1] == lines(small_disk / "whole/metrics.jsonl")[-1]
 
 
+@pytest.mark.slow
 def test_the_last_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     for mode, pick in (("max", max), ("min", min)):
         changes = {

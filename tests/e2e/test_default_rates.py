@@ -16,7 +16,9 @@ CHILD = str(Path(__file__).with_name("e2e_default_rates.py"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", ["none", "fsdp", "tp", "zero2", "zero3"])
+@pytest.mark.parametrize(
+    "shard", ["none", "fsdp", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("tp", "zero2", "zero3"))]
+)
 def test_two_ranks_have_the_learning_rate_of_the_whole_model(
     warm_python: WarmPython, tmp_path: Path, shard: str
 ) -> None:

@@ -48,6 +48,7 @@ def test_ppo_trains_an_encoder_decoder_on_prompts_with_columns_and_stop_sequence
     assert isinstance(output, str)
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_memorises_a_dialogue(tmp_path: Path) -> None:
     dialogue = ["who? ", "me!", " why? ", "because."]
     result = train(

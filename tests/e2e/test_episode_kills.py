@@ -12,9 +12,10 @@ from warm_python import WarmPython
 KILL_EPISODES = str(Path(__file__).with_name("kill_episodes.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "kills"),
-    [("grpo", 2), pytest.param("ppo", 8, marks=pytest.mark.slow), pytest.param("rft", 8, marks=pytest.mark.slow)],
+    [("grpo", 2), pytest.param("ppo", 8, marks=pytest.mark.nightly), pytest.param("rft", 8, marks=pytest.mark.nightly)],
 )
 def test_a_run_killed_inside_a_round_of_episodes_is_resumed_exactly(
     warm_python: WarmPython, tmp_path: Path, trainer: str, kills: int

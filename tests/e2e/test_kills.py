@@ -19,6 +19,7 @@ def kill(warm_python: WarmPython, folder: Path, *arguments: str) -> dict[str, in
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "phase", "first"),
     [("sft", "created", 16), ("ppo", "overwritten", 12), ("ilql", "resumed", 6), ("rft", "created", 8)],

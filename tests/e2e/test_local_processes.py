@@ -85,7 +85,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_command_starts_its_processes_and_shows_an_error_once(folder: Path) -> None:
     done = run_process([*RLCORE, "run.name=one"], cwd=folder, PYTHONPATH=str(folder))
     assert done.returncode == 0, done.stderr
@@ -99,7 +99,9 @@ def test_a_command_starts_its_processes_and_shows_an_error_once(folder: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("presses", "code", "saved"), [(1, 0, ["00000002"]), (2, 130, [])])
+@pytest.mark.parametrize(
+    ("presses", "code", "saved"), [pytest.param(1, 0, ["00000002"], marks=pytest.mark.nightly), (2, 130, [])]
+)
 def test_ctrl_c_saves_and_a_second_one_stops_all_processes_at_once(
     folder: Path, presses: int, code: int, saved: list[str]
 ) -> None:

@@ -46,6 +46,7 @@ def check_same(one: Path, other: Path) -> None:
     assert any(float((first[name] - before[name]).abs().max()) > 100 * CLOSE for name in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", ["safetensors", "dcp"])
 def test_a_recurrent_policy_divided_among_two_ranks_learns_what_one_process_learns_also_when_it_resumes(
     train_on: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, write: str

@@ -34,6 +34,7 @@ def register_loggers(register):
 RESUMED = {"run": {"steps": 4, "resume": "auto"}, "trainer": {"epochs": 1}}
 
 
+@pytest.mark.slow
 def test_resuming_with_another_version_warns(
     plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,6 +48,7 @@ def test_resuming_with_another_version_warns(
     assert said_by(tmp_path / "run")["acme-rewards"] == "0.4"
 
 
+@pytest.mark.slow
 def test_resuming_without_an_observer_warns_and_goes_on(
     plugins: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +75,7 @@ def test_resuming_without_a_plugin_that_is_no_longer_used_causes_no_warning(
     assert "acme-store" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dist", "source", "changes", "error"),
     [
@@ -154,6 +157,7 @@ def register_trainers(register):
 """
 
 
+@pytest.mark.slow
 def test_an_option_that_a_newer_version_added_does_not_prevent_resuming(
     plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,6 +120,7 @@ def test_ranks_and_the_workers_they_start_see_the_same_plugins(torchrun: Launch,
     assert done.stderr.count(note) == 1
 
 
+@pytest.mark.slow
 def test_a_plugin_left_out_of_a_run_is_never_imported_in_it(site: Site, tmp_path: Path) -> None:
     mark = tmp_path / "imported"
     site.install("acme-off", f"open({str(mark)!r}, 'a').close()\n")
@@ -139,6 +140,7 @@ DIFFERENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_a_rank_with_other_plugins_is_refused_on_every_rank_with_both_lists(
     launch: Launch, site: Site, tmp_path: Path, name: str
@@ -176,6 +178,7 @@ train("ppo_plain", Path(sys.argv[1]), "run", {"run": {"steps": 1}, "trainer": {"
 """
 
 
+@pytest.mark.slow
 def test_an_observer_that_is_dropped_on_another_rank_is_listed_when_the_run_ends(launch: Launch, site: Site) -> None:
     site.install("acme", FAILS_ON_ONE)
     done = launch(SHORT)

@@ -94,6 +94,7 @@ def by_clock(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], int]) -> None:
 ILQL = {"name": "ilql", "batch_size": 4, "micro_batch_size": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "trainer", "changes"),
     [

@@ -85,6 +85,7 @@ def test_two_ranks_stop_at_the_same_step_and_resume(torchrun: Callable, two_rank
     assert [row["step"] for row in lines(tmp_path / "run/metrics.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "said"),
     [("2", "WORLD_SIZE = 2, but the other processes cannot be found"), ("", "WORLD_SIZE = '': must be a whole number")],

@@ -14,6 +14,7 @@ STEPS = {"run": {"steps": 6}}
 GO_ON = {"run": {"steps": 6, "resume": "auto"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "first", "stop", "step"),
     [

@@ -95,6 +95,7 @@ JUDGED: dict[str, tuple[str, str, Callable[[list[float]], float]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", JUDGED)
 def test_the_best_checkpoint_of_a_sweep_may_be_chosen_by_any_metric(tmp_path: Path, case: str) -> None:
     metric, mode, pick = JUDGED[case]

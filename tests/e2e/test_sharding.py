@@ -78,12 +78,14 @@ def files_of(run: Path) -> list[str]:
     return [str(file.relative_to(run)) for file in (*weights, *sampled)]
 
 
+@pytest.mark.slow
 def test_fsdp_on_two_ranks_learns_what_one_process_learns(train_on: Callable[..., None], tmp_path: Path) -> None:
     train_on(1, "sft,ppo", "one")
     train_on(2, "sft,ppo", "two", **FSDP)
     check_same(tmp_path, "sft,ppo", "one", "two")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "local"), [(2, 2), (4, 2)])
 def test_each_of_two_ranks_of_a_machine_keeps_half_of_the_weights_and_moments(
     train_on: Callable[..., None], tmp_path: Path, world: int, local: int

@@ -43,6 +43,7 @@ def batch(*lengths: int) -> Trajectories:
     return Trajectories(tokens, mask, mask & (mask.cumsum(1) > 1), torch.ones(len(lengths), dtype=torch.bool))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "options"),
     [(make_llama, {}), (make_gpt2, {"peft": {"type": "lora", "r": 2}})],

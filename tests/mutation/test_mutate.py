@@ -116,6 +116,7 @@ def test_tests_that_name_the_function_or_its_module_run_and_others_do_not(tree: 
     assert related_tests(tree, "rlcore/inner/deep/place.py", (), 6) == ["tests/inner/test_more.py"]
 
 
+@pytest.mark.slow
 def test_a_change_that_a_test_notices_is_caught_and_another_survives(
     tree: Path, tmp_path: Path, warm_python: WarmPython
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_change_that_a_test_notices_is_caught_and_another_survives(
     assert (copy.tree / "toy" / "prices.py").read_text() == (tree / "toy" / "prices.py").read_text() == SOURCE
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_survived_and_the_share(
     tree: Path, tmp_path: Path, warm_python: WarmPython, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -244,6 +244,7 @@ def test_the_constant_schedule_is_that_of_transformers(num_warmup_steps: int) ->
     assert rates[0] == rates[1]
 
 
+@pytest.mark.slow
 def test_a_run_with_the_default_optimizer_imports_no_other_schedules() -> None:
     program = (
         "import sys, rlcore.training.api\n"

@@ -216,6 +216,7 @@ def test_nothing_loads_from_the_working_folder(site: Site) -> None:
     assert "local" in site.plugins(cwd=site.elsewhere, path=(site.elsewhere,))
 
 
+@pytest.mark.slow
 def test_disabled_plugins_are_not_imported(site: Site) -> None:
     site.install("Acme.DPO", "raise SystemExit\n", entry_points="[rlcore]\ndpo = acme_dpo_plugin\n")
     for name in ("acme-dpo", "Acme_DPO", "dpo", " x , dpo "):

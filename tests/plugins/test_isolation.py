@@ -177,6 +177,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_failing_plugin_disturbs_nothing_and_is_reported_in_one_line(case: Case, site: Site) -> None:
     case.build(site)
@@ -221,6 +222,7 @@ def test_a_failing_plugin_disturbs_nothing_and_is_reported_in_one_line(case: Cas
     assert case.imported or "IMPORTED" not in listing.stderr + used.stderr
 
 
+@pytest.mark.slow
 def test_check_and_strict_mode_accept_working_plugins(site: Site) -> None:
     site.install("neighbour", NEIGHBOUR)
     (site.elsewhere / "run.yaml").touch()
@@ -250,6 +252,7 @@ UNIMPORTED = """\
 """
 
 
+@pytest.mark.slow
 def test_check_imports_the_target_and_the_options_of_every_component(site: Site) -> None:
     site.install("acme", UNIMPORTABLE)
     (site.folder / "acme_leaving.py").write_text("print('bye')\nraise SystemExit('no licence')\n")
@@ -263,6 +266,7 @@ def test_check_imports_the_target_and_the_options_of_every_component(site: Site)
     assert errors["acme"] == [f"reward {each}" for each in UNIMPORTED.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_plugin_that_imports_torch_itself_is_heavy_and_still_works(site: Site) -> None:
     # Once with the real trainer, through a library, and with a second plugin that finds it and keeps part of it.
     (site.folder / "library.py").write_text("import torch.nn\n")

@@ -64,6 +64,7 @@ def test_two_runs_in_one_process_see_their_own_plugins_and_load_each_once(site: 
     assert site.python("-c", code).stdout.splitlines() == ["['two']", "['one']", "['one', 'two']", "True"]
 
 
+@pytest.mark.slow
 def test_forked_and_spawned_workers_see_the_plugins_of_their_run(site: Site) -> None:
     (site.elsewhere / "work.py").write_text(
         BEGIN

@@ -29,7 +29,10 @@ TRAINERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.nightly] if " " in name else []) for name in TRAINERS],
+)
 def test_trainers_learn_the_same_from_scattered_rounds(tmp_path: Path, name: str) -> None:
     scattered, whole = (
         call_on_two_ranks(

@@ -130,6 +130,7 @@ def test_a_name_of_no_law_or_component_is_refused(given: dict[str, dict[str, str
             choose("acme", **given)
 
 
+@pytest.mark.slow
 def test_a_plugin_that_does_not_load_is_reported_before_its_missing_names(site: Site) -> None:
     site.install("acme", {"acme_plugin.py": "raise RuntimeError('no disk')"}, entry="acme_plugin")
     found = cases("acme", options={"polite": {}})
@@ -186,6 +187,7 @@ def test_any_exception_of_a_component_is_in_the_report(site: Site, monkeypatch: 
         check_plugin("acme")
 
 
+@pytest.mark.slow
 def test_in_pytest_each_law_is_a_test_of_its_own(acme: Site, tmp_path: Path) -> None:
     (tmp_path / "test_acme.py").write_text(
         "import pytest\n"

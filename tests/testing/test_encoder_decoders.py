@@ -13,6 +13,7 @@ from rlcore_testing.law import laws_in
 from rlcore_testing.laws import trainers
 from rlcore_testing.rig import runs
 
+pytestmark = pytest.mark.slow
 TRAINERS: dict[str, dict[str, Any]] = {
     "rlcore-ppo:ppo": {"rollouts": 8, "batch_size": 4, "bootstrap_truncated": True},
     "rlcore-sft:sft": {"batch_size": 4},

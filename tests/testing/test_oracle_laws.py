@@ -113,6 +113,7 @@ def test_training_equals_an_independent_implementation(name: str) -> None:
     it_equals_its_oracle(subject(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutated_loss_differs_from_the_independent_implementation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, place, attribute, mutant, says = MUTATIONS[name]
@@ -122,21 +123,25 @@ def test_a_mutated_loss_differs_from_the_independent_implementation(name: str, m
     assert says in str(caught.value)
 
 
+@pytest.mark.slow
 def test_ppo_with_every_clip_and_exact_entropy_equals_an_independent_implementation() -> None:
     it_equals_its_oracle(subject("ppo", clip_value=0.05, kl_estimator="full", entropy_coef=0.01))
 
 
+@pytest.mark.slow
 def test_ppo_with_state_between_rounds_equals_an_independent_implementation() -> None:
     it_equals_its_oracle(
         subject("ppo", kl_target=1.0, kl_horizon=100, score_scaling="running", missing_eos_penalty=0.1, score_max=0.4)
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ORACLES)
 def test_two_processes_equal_an_independent_implementation(name: str) -> None:
     two_processes_equal_the_oracle(subject(name))
 
 
+@pytest.mark.slow
 def test_ppo_ends_its_epochs_where_the_independent_implementation_does() -> None:
     it_equals_its_oracle(attrs.evolve(subject("ppo"), options={**SMALL["ppo"], "epochs": 4, "target_kl": 2e-4}))
 
@@ -168,6 +173,7 @@ def test_a_trainer_with_a_loop_of_its_own_equals_an_independent_implementation()
     it_equals_its_oracle(attrs.evolve(wrong("trainers", "right"), oracles={"right": reinforce}))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wrong_site")
 def test_two_processes_equal_the_oracle_only_if_a_trainer_looks_at_all_shares() -> None:
     who = "looks-at-its-share"

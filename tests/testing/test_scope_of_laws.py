@@ -83,6 +83,7 @@ def test_a_disabled_dist_breaks_the_law_that_it_loads(site: Site, monkeypatch: p
         law_called(dist, "it_loads")(Subject("acme", plugins))
 
 
+@pytest.mark.slow
 def test_laws_leave_the_working_folder_unchanged(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "worker", dict)  # for the only test of a dist, no worker that loads every package
     (tmp_path / "here").mkdir()

@@ -119,6 +119,7 @@ def test_a_run_resumes_exactly_with_its_tokens_and_not_with_others(tmp_path: Pat
     assert load_yaml(tmp_path / "whole/config.yaml")["sampler"]["logit_bias"] == [["a", 1.5], [4, -2.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", ["two_processes_equal_one", "resume_is_exact"])
 def test_the_laws_of_trainers_hold_with_these_options(law: str) -> None:
     options = {"grpo": {"rollouts": 8, "num_generations": 2, "optimizer": {"lr": 1e-2}}}

@@ -104,6 +104,7 @@ def _numbers(output_tokens: list[list[int]]) -> list[float]:
     return [float(i) for i in range(len(output_tokens))]
 
 
+@pytest.mark.slow
 def test_tokens_per_second_counts_those_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))  # for the processes that import this file
     arguments = {"folder": str(tmp_path)}

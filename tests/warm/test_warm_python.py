@@ -33,6 +33,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("arguments", [["tell.py", "a b", "-c"], ["-m", "tell", "a b", "-c"]], ids=["file", "module"])
 def test_a_forked_process_equals_one_that_python_started(
@@ -91,6 +92,7 @@ def test_no_two_forked_processes_draw_the_same_random_numbers(tmp_path: Path, wa
     assert not set(first) & set(second)
 
 
+@pytest.mark.slow
 def test_an_interrupted_test_leaves_no_process_running(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     (tmp_path / "stay.py").write_text(

@@ -13,10 +13,11 @@ from rlcore_testing import Case
 from rlcore_testing.rig import isolate
 
 SLOW_LAWS = {
-    "a_bad_number_on_one_rank_stops_the_run_or_is_counted", "an_accepted_change_has_its_effect",
-    "divided_weights_equal_whole_ones", "two_processes_equal_one", "two_processes_make_the_steps_of_one",
+    "a_bad_number_on_one_rank_stops_the_run_or_is_counted", "a_bad_number_stops_the_run_or_is_counted",
+    "an_accepted_change_has_its_effect", "another_process_same_numbers", "divided_weights_equal_whole_ones",
+    "it_learns", "resume_is_exact", "two_processes_equal_one", "two_processes_make_the_steps_of_one",
 }  # fmt: skip
-"""Laws of the kit that start several processes, or train once for every option: `make test` leaves them out."""
+"""Laws of the kit that start processes, or train several times: `make test` leaves them out."""
 NIGHTLY_LAWS = {
     f"trainer-{name}-an_accepted_change_has_its_effect"
     for name in ("ddpo", "distill", "distill_prompts", "grpo", "ppo")
@@ -42,11 +43,18 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases of `SLOW_LAWS` and `NIGHTLY_LAWS`, before tests are selected by their marks."""
     for item in items:
-        law = (
-            item.callspec.params.get("law") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
-        )
-        if isinstance(law, Case) and law.law.name in SLOW_LAWS:
-            item.add_marker(pytest.mark.nightly if law.id in NIGHTLY_LAWS else pytest.mark.slow)
+        given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        law = given.get("law")
+        if isinstance(law, Case) and law.id in NIGHTLY_LAWS:
+            item.add_marker(pytest.mark.nightly)
+        elif _name(law) in SLOW_LAWS or _name(given.get("case")) in SLOW_LAWS:
+            item.add_marker(pytest.mark.slow)
+
+
+def _name(given: object) -> str | None:
+    """Return the name of the law that a parameter of a test is, or is a case of."""
+    law = getattr(given, "law", given)
+    return law if isinstance(law, str) else getattr(law, "name", None)
 
 
 @pytest.fixture(scope="session")

@@ -95,6 +95,7 @@ def test_without_the_option_nothing_is_wrapped_and_no_column_is_added(trainer: s
     assert not any(name.startswith(("age/", "time/idle")) for name in result.metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [1, 2])
 @pytest.mark.parametrize("trainer", list(TRAINERS))
 def test_resuming_equals_not_having_stopped(trainer: str, ahead: int, tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_evaluations_sample_the_present_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", ["ppo", "grpo", "rft"])
+@pytest.mark.parametrize("trainer", [pytest.param("ppo", marks=pytest.mark.nightly), "grpo", "rft"])
 def test_two_processes_learn_as_one_and_go_on_as_one(trainer: str, tmp_path: Path) -> None:
     """The run on two processes stops after two steps, and continues; that on one does not stop."""
     arguments = {"trainer": trainer, "folder": str(tmp_path / "one"), "steps": [4]}

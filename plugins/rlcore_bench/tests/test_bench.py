@@ -83,6 +83,7 @@ def test_a_spoiled_version_is_worse_and_the_page_shows_it(
         assert "spoiled, training" in legend
 
 
+@pytest.mark.slow
 def test_equal_versions_are_the_same_and_uncommitted_changes_are_announced(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +152,7 @@ def test_an_interrupted_comparison_reports_the_pairs_that_are_complete(repositor
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_case_that_fails_in_one_version_is_reported_and_others_go_on(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

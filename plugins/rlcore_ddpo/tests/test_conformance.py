@@ -64,12 +64,13 @@ def of_lora() -> list[Any]:
     return [each for each in found if each.values[0].law.kind == "learners"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", of_lora())
 def test_law_with_lora(law: Case) -> None:
     law()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("variant", "law"), [
     (variant, law) for law, variants in HARDEST.items() for variant in variants
 ])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from warm_python import WarmPython
 
 SCRIPT = """
@@ -16,6 +17,7 @@ print("diffusers" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_only_building_a_pipeline_imports_diffusers_without_messages_about_optional_packages(
     tmp_path: Path, warm_python: WarmPython
 ) -> None:

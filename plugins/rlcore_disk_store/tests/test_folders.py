@@ -76,6 +76,7 @@ def run(path: str, how: str, **environment: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_end_of_a_process_removes_its_folder_and_a_child_s_end_does_not(tmp_path: Path) -> None:
     done = run("", "fork", TMPDIR=str(tmp_path), RANK="3")
     assert done.returncode == 0, done.stderr
@@ -84,6 +85,7 @@ def test_the_end_of_a_process_removes_its_folder_and_a_child_s_end_does_not(tmp_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_next_store_removes_files_of_killed_processes_and_keeps_those_of_living_ones(
     tmp_path: Path,
 ) -> None:

@@ -44,6 +44,7 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert torch.equal(weight, other_weights[name]), name
 
 
+@pytest.mark.slow
 def test_ppo_learns_the_same_from_disk_and_resumes_to_the_same(tmp_path: Path) -> None:
     disk = {"name": "disk", "path": str(tmp_path / "rollouts")}
     expected = train(tmp_path, "memory", "memory")
@@ -54,6 +55,7 @@ def test_ppo_learns_the_same_from_disk_and_resumes_to_the_same(tmp_path: Path) -
     assert not list((tmp_path / "rollouts").iterdir())
 
 
+@pytest.mark.slow
 def test_rollouts_that_wait_through_a_checkpoint_are_learned_from_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

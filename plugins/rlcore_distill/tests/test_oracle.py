@@ -62,6 +62,7 @@ def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["half on-policy"])
 def test_two_processes_equal_an_independent_implementation(variant: str) -> None:
     check("two_processes_equal_the_oracle", variant)

@@ -67,6 +67,7 @@ def test_prompts_are_scored_as_the_tokens_of_the_run(tmp_path: Path) -> None:
     assert float(scored.scores[0]) == pytest.approx(float(expected[chosen].sum()), abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trainer", "options"), [
     ("ppo", {"rollouts": 32, "batch_size": 32, "kl_coef": 0.0, "optimizer": {"lr": 1e-2}}),
     ("grpo", {"rollouts": 32, "num_generations": 8, "optimizer": {"lr": 1e-2}}),

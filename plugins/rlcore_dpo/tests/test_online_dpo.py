@@ -74,6 +74,7 @@ def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["the best and the worst of four"])
 def test_two_processes_equal_an_independent_implementation(variant: str) -> None:
     check("two_processes_equal_the_oracle", variant)

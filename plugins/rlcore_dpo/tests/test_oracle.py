@@ -157,6 +157,7 @@ def check(law: str, variant: str) -> None:
     hold("rlcore-dpo", law, of="trainer-dpo-", options={"dpo": VARIANTS[variant]}, oracles=oracles)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)
@@ -166,6 +167,7 @@ def test_every_loss_is_compared_with_an_independent_implementation() -> None:
     assert {each["loss"] for each in VARIANTS.values() if isinstance(each["loss"], str)} == set(get_args(LossName))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["sigmoid", "kto"])
 def test_two_processes_equal_an_independent_implementation(variant: str) -> None:
     check("two_processes_equal_the_oracle", variant)

@@ -41,14 +41,17 @@ def trained(folder: str, trainer: dict[str, Any]) -> dict[str, Any]:
     "trainer",
     [
         {"name": "grpo", "rollouts": 8, "num_generations": 2, "optimizer": {"lr": 1e-2}},
-        {
-            "name": "grpo",
-            "rollouts": 8,
-            "num_generations": 2,
-            "credit": "turn",
-            "turn_discount": 0.5,
-            "optimizer": {"lr": 1e-2},
-        },
+        pytest.param(
+            {
+                "name": "grpo",
+                "rollouts": 8,
+                "num_generations": 2,
+                "credit": "turn",
+                "turn_discount": 0.5,
+                "optimizer": {"lr": 1e-2},
+            },
+            marks=pytest.mark.nightly,
+        ),
         {"name": "ppo", "rollouts": 8, "batch_size": 4, "epochs": 1, "optimizer": {"lr": 1e-2}},
     ],
     ids=["grpo", "grpo by turns", "ppo"],

@@ -83,6 +83,7 @@ def test_results_and_errors_of_a_server_are_texts_for_the_policy(tools: Tools) -
     assert found[5] == "error: there is no tool 'subtract'; there are double, add, note, refuse, wait, draw, die"
 
 
+@pytest.mark.slow
 def test_each_episode_has_a_server_of_its_own_that_ends_with_it(tools: Tools) -> None:
     first, second = tools.make(), tools.make()
     noted = [
@@ -134,6 +135,7 @@ def test_a_call_that_takes_too_long_is_an_error_and_the_next_one_works(listening
     found.shutdown()
 
 
+@pytest.mark.slow
 def test_a_shared_server_ends_with_the_run_and_is_replaced_when_it_dies() -> None:
     found = Tools(ToolOptions(functions=[entry(session="run", only=["note", "die"])], timeout_s=5.0))
     assert [tool["function"]["name"] for tool in found.tools] == ["note", "die"]
@@ -218,6 +220,7 @@ def test_a_server_is_reached_over_http(listening: str) -> None:
         Tools(ToolOptions(functions=[{"mcp": {"url": nobody}}]))
 
 
+@pytest.mark.slow
 def test_a_shared_server_ends_with_the_player_of_the_run() -> None:
     player = make_player(Tools(ToolOptions(functions=[entry(session="run")])))
     episode: Any = player.factory.make()

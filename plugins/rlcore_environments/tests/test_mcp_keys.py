@@ -51,6 +51,7 @@ server.run()
 '''
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_has_its_last_lines_in_the_message(tmp_path: Path) -> None:
     """It closes its output first, and writes why when its input ends."""
     program = tmp_path / "server.py"
@@ -60,6 +61,7 @@ def test_a_server_that_ends_has_its_last_lines_in_the_message(tmp_path: Path) ->
         say(found.make(), ("leave", {}))
 
 
+@pytest.mark.slow
 def test_keys_of_a_program_come_from_the_environment_and_are_in_no_record_or_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

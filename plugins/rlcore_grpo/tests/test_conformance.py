@@ -23,7 +23,7 @@ def test_law(law: Case) -> None:
     law()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("variant", "law"), [
     (variant, law) for law, variants in HARDEST.items() for variant in variants
 ])  # fmt: skip

@@ -155,6 +155,7 @@ def check(law: str, variant: str) -> None:
     hold("rlcore-grpo", law, options={"grpo": VARIANTS[variant]}, oracles={"grpo": grpo})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)
@@ -167,6 +168,7 @@ def test_every_choice_of_the_loss_is_compared_with_an_independent_implementation
     assert names - {getattr(structure(GRPOConfig, each, where=""), option) for each in VARIANTS.values()} == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["KL in the loss", "minibatches"])
 def test_two_processes_equal_an_independent_implementation(variant: str) -> None:
     check("two_processes_equal_the_oracle", variant)

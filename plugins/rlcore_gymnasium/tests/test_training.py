@@ -7,6 +7,7 @@ from adapter_runs import train_two_steps
 from gym_games import Fragile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["none", "process"])
 def test_grpo_trains_two_steps(tmp_path: Path, isolate: str) -> None:
     options = {"id": "gym_games:Fragile-v0", "options": {"max_episode_steps": 3}, "act": "gym_games:letters"}

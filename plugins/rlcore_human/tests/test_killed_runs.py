@@ -73,7 +73,7 @@ def alpha_of_pairs(pairs: list[tuple[int, ...]]) -> float:
     return 1 - within / among
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_is_killed_receives_through_its_new_link_what_was_answered_meanwhile(
     browser: Any, tmp_path: Path
 ) -> None:

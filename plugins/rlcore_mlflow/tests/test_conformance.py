@@ -20,6 +20,7 @@ def test_law(law: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     law()
 
 
+@pytest.mark.slow
 def test_the_folder_of_artifacts_beside_a_new_database_is_declared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def read(client: MlflowClient, kept: Any, file: str) -> list[dict[str, Any]]:
     return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
 
 
+@pytest.mark.slow
 def test_metrics_completions_and_options_are_stored_as_the_core_writes_them(tmp_path: Path, database: str) -> None:
     logger = {
         "name": "mlflow", "tracking_uri": database, "experiment": "walks", "completions": 2, "tags": {"team": "a"},

@@ -56,6 +56,7 @@ def test_changes_that_alter_training_are_suggested_only_if_no_other_is_enough(fo
     assert any("model.peft" in each.change for each in others)
 
 
+@pytest.mark.slow
 def test_a_smaller_evaluation_batch_is_suggested_if_evaluation_takes_most_memory(folders: dict[str, Path]) -> None:
     sampled = {"eval": {"batch_size": 2048, "samples": 512}, "data": {"eval_prompts": ["ab", "cd", "ef", "gh"]}}
     values = merge(imitation(folders["gpt"], "sft", micro_batch_size=1), {**sampled, "gen": {"max_new_tokens": 32}})

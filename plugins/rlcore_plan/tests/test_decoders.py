@@ -51,6 +51,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_prompts", "num_sampled", "size", "expected"),
     [

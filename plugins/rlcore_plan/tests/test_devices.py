@@ -102,6 +102,7 @@ def test_texts_of_devices_and_rates_are_numbers() -> None:
     assert (parse_share("--overlap", "0"), parse_share("--utilisation", "1")) == (0, 1)
 
 
+@pytest.mark.slow
 def test_without_devices_a_plan_is_for_the_processes_of_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, count in ((["run.processes=4"], 4), (["run.processes=4", "--world", "2"], 2), ([], 1)):
         assert main(["plan", str(run), *words]) == 0

@@ -75,7 +75,9 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if "many small" in name else []) for name in CASES]
+)
 def test_the_planned_memory_is_what_tensors_take_in_the_run(
     name: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -250,6 +252,7 @@ def test_rollouts_whose_log_probs_are_not_the_policys_are_scored(
     assert "scoring" in [phase.name for phase in other.phases]
 
 
+@pytest.mark.slow
 def test_a_reward_model_is_held_throughout_and_scores_in_batches(folders: dict[str, Path]) -> None:
     one, two = (estimate(judged(folders["gpt"], batch_size=size), "test").measured for size in (4, 8))
     model = AutoModelForSequenceClassification.from_pretrained(folders["judge"])

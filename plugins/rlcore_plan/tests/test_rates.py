@@ -16,6 +16,7 @@ from rlcore.cli import main
 __all__ = ["folders"]  # a fixture
 
 
+@pytest.mark.slow
 def test_a_plan_prints_the_rate_that_follows_the_model_and_one_that_is_set(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

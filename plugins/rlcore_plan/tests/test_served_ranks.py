@@ -56,6 +56,7 @@ def values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return merge(run, {"run": {"steps": 3}})
 
 
+@pytest.mark.slow
 def test_a_pass_in_bf16_keeps_16_bit_copies_of_all_whole_weights_or_of_one_block(values: dict[str, Any]) -> None:
     """The Llama has 6 blocks of 4 matrices of attention and 3 of the feed-forward layer."""
     copies = 2 * (4 * 256 * 256 + 3 * 256 * 688)

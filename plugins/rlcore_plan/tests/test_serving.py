@@ -43,6 +43,7 @@ def parts(found: Estimate, name: str) -> dict[str, int]:
     return next(each.parts for each in found.measured.phases if each.name == name)
 
 
+@pytest.mark.slow
 def test_a_rank_has_no_cache_where_another_program_samples(folders: dict[str, Path]) -> None:
     assert "key-value cache" in parts(planned(folders, {"name": "default"}), "sampling")
     for sampler in (SERVER, {"name": "ray"}, {"name": "openai", "url": "http://127.0.0.1:9/v1", "model": "other"}):
@@ -59,6 +60,7 @@ def test_an_engine_has_the_weights_and_the_cache_of_its_rows(folders: dict[str, 
     assert engines.needed == engines.weights + 16 * engines.row
 
 
+@pytest.mark.slow
 def test_a_server_that_sleeps_is_on_the_devices_of_ranks_while_it_samples(folders: dict[str, Path]) -> None:
     args = ["--gpu-memory-utilization", "0.4", "--tensor-parallel-size=2"]
     for options, in_all in (({"sleep": True}, False), ({}, True)):
@@ -70,6 +72,7 @@ def test_a_server_that_sleeps_is_on_the_devices_of_ranks_while_it_samples(folder
     assert planned(folders, OWN).measured.held[name] == int(0.9 * GB)  # as vLLM does of itself
 
 
+@pytest.mark.slow
 def test_weights_that_are_sent_from_memory_are_collected_on_the_device(folders: dict[str, Path]) -> None:
     found = planned(folders, {**SERVER, "transfer": "broadcast", "check_rows": 0})
     assert parts(found, "sampling") == {"weights that process 0 collects": MODEL}

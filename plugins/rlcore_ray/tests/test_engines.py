@@ -131,6 +131,7 @@ def test_actors_start_a_server_each_and_sample_with_the_weights_of_the_policy(no
     wait_for_end(pids)
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_actors_with_servers(no_ray: Any, servers: Servers, tmp_path: Path) -> None:
     result = rlcore.train(
         make_gpt2(), tokenizer=make_tokenizer(), prompts=list(PROMPTS), reward_fn=toy_reward, loggers=[],

@@ -160,6 +160,7 @@ def test_two_episodes_in_turns_are_the_same_as_one_after_the_other() -> None:
     assert [list(each) for each in zip(*together, strict=True)] == alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", sorted({*DATASETS} - {"composite", "futoshiki", "knight_swap", "arc_agi"})
 )  # slow ones

@@ -11,6 +11,7 @@ from rlcore.errors import ConfigError, RLCoreError
 from rlcore_testing.small import make_llama, make_tokenizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["none", "process"])
 def test_grpo_trains_two_steps_on_a_mixture(tmp_path: Path, isolate: str) -> None:
     options = {"families": {"chain_sum": {"level": [0, 1]}, "gcd": {}}, "instructions": None, "questions": 2}
@@ -34,6 +35,7 @@ def test_a_curriculum_moves_the_level(tmp_path: Path) -> None:
         train_two_steps(tmp_path / "own", {**options, "level": 1}, curriculum=moving)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["none", "process"])
 def test_rows_that_cannot_be_made_end_the_run_with_a_message(tmp_path: Path, isolate: str) -> None:
     few = {

@@ -27,6 +27,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQD
 """A PNG of one red pixel."""
 
 
+@pytest.mark.slow
 def test_it_shows_the_answer_charts_verdicts_samples_and_options_and_fetches_nothing(
     open_page: Open, tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_it_shows_the_answer_charts_verdicts_samples_and_options_and_fetches_not
     assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
 
 
+@pytest.mark.slow
 def test_a_report_opens_in_four_views(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = address_of([pictured_runs(tmp_path, monkeypatch) / "randomwalks-ppo"], tmp_path / "page.html")
     for number, opened in enumerate(four_views(browser, address, ready=".chart canvas", name="report")):
@@ -68,6 +70,7 @@ def test_a_report_opens_in_four_views(browser: Any, tmp_path: Path, monkeypatch:
             folded.first.click()
 
 
+@pytest.mark.slow
 def test_a_comparison_of_runs_opens_in_four_views(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +104,7 @@ def test_an_image_that_a_prompt_names_is_shown_beside_it(open_page: Open, tmp_pa
     assert opened.problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lr", "count"), [(1e-3, 1), (0.0, 2)])
 def test_the_first_of_several_problems_is_called_the_likely_cause(
     open_page: Open, tmp_path: Path, lr: float, count: int
@@ -117,6 +121,7 @@ def test_the_first_of_several_problems_is_called_the_likely_cause(
     assert page.locator("#first-cause").count() == (count > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "label"), [("lr", ["show the check that passed"]), ("unknown", [])])
 def test_checks_that_passed_are_offered_if_there_are_any(
     open_page: Open, tmp_path: Path, metric: str, label: list[str]
@@ -129,6 +134,7 @@ def test_checks_that_passed_are_offered_if_there_are_any(
     assert page.locator("#health label").all_inner_texts() == label
 
 
+@pytest.mark.slow
 def test_filters_choose_curves_and_samples(open_page: Open, tmp_path: Path) -> None:
     opened = open_page(address_of([make_run(tmp_path / "walks")], tmp_path / "page.html"))
     page = opened.page
@@ -157,6 +163,7 @@ def test_filters_choose_curves_and_samples(open_page: Open, tmp_path: Path) -> N
     assert opened.problems == []
 
 
+@pytest.mark.slow
 def test_runs_are_overlaid_and_seeds_are_one_band(
     open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ ALL = all_runs()
 CAUSES = {value for name, value in vars(causes).items() if name.isupper()}
 
 
+@pytest.mark.slow
 def test_the_documentation_states_the_rates_that_are_computed() -> None:
     assert in_page(PAGE.read_text(encoding="utf-8")) == table()
 
@@ -43,6 +44,7 @@ def test_every_scenario_is_trained_for_the_rules_and_again_to_measure_them() -> 
     assert all(counts[scenario, not measured] > 0 for scenario, measured in counts)
 
 
+@pytest.mark.slow
 def test_on_runs_that_the_rules_were_not_made_on_few_are_missed_and_most_causes_are_right() -> None:
     _, measured, _ = all_rates()
     assert measured.false_alarms == 0
@@ -88,6 +90,7 @@ PATH = re.compile(r"\b(?:trainer|gen|run|data|checkpoint|model|eval)\.[a-z_.]*[a
 TRAINED = [run for run in ALL if run.made == "trained"]
 
 
+@pytest.mark.slow
 def test_every_option_that_a_verdict_names_is_one_of_the_trainer() -> None:
     named = {
         (run.config["trainer"]["name"], path)
@@ -99,6 +102,7 @@ def test_every_option_that_a_verdict_names_is_one_of_the_trainer() -> None:
     assert [(trainer, path) for trainer, path in sorted(named) if path not in _options(trainer)] == []
 
 
+@pytest.mark.slow
 def test_the_metric_that_is_to_rank_checkpoints_is_one_of_the_run() -> None:
     found = [
         (name, run)
@@ -110,6 +114,7 @@ def test_the_metric_that_is_to_rank_checkpoints_is_one_of_the_run() -> None:
     assert [run.name for name, run in found if name not in run.metrics] == []
 
 
+@pytest.mark.slow
 def test_every_problem_has_its_first_step_and_what_to_do() -> None:
     found = [verdict for run in ALL for verdict in problems(run)]
     assert len(found) > 300

@@ -152,6 +152,7 @@ CASES: list[tuple[Rule, Given, str]] = [
 NAMES = {rule: rule.__name__ for rule in RULES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "given", "level"), CASES, ids=[f"{r.__name__}-{k}" for r, _, k in CASES])
 def test_a_verdict_has_the_level_of_its_threshold(rule: Rule, given: Given, level: str) -> None:
     found = rule(judged(given))

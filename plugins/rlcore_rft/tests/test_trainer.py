@@ -232,6 +232,7 @@ def test_a_schedule_falls_equally_in_each_improve_step(tmp_path: Path) -> None:
     assert left == pytest.approx([0.75e-3, 0.5e-3, 0.25e-3, 0.0])
 
 
+@pytest.mark.slow
 def test_training_raises_a_reward_for_the_letter_a(tmp_path: Path) -> None:
     result = train(
         tmp_path, reward_fn=lambda outputs: [output.count("a") for output in outputs], run={"steps": 24},

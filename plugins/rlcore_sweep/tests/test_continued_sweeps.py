@@ -48,6 +48,7 @@ def continued(tmp_path: Path) -> list[tuple[str, float | None]]:
     return [(each.state, each.value) for each in records(sweep)]
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_with_the_same_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_killed_sweep_goes_on_with_the_same_command(
     assert "trial 0: " not in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_the_children_which_save_first(tmp_path: Path, number: int) -> None:
     process = begin(tmp_path)
@@ -82,6 +84,7 @@ def test_an_interrupt_ends_the_children_which_save_first(tmp_path: Path, number:
     assert (sweep.folder / "best.yaml").is_file()
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_children_that_do_not_stop(tmp_path: Path) -> None:
     process = begin(tmp_path, "stubborn")
     ((child, _, _),) = starts(tmp_path / "sweep", 1)
@@ -114,6 +117,7 @@ def test_an_unfinished_trial_without_a_checkpoint_is_run_again_with_its_values(
     assert "trial 0: is run again, because it has no checkpoint; trainer.x=1." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_time_ends_a_sweep_which_the_same_command_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {"trainer": {"do": "slow from 1"}, "run": {"steps": 3}}
     words = ("trainer.x=[1, 2]",)

@@ -46,6 +46,7 @@ def test_a_minimising_sweep_keeps_the_lowest(tmp_path: Path) -> None:
     assert load_yaml(sweep.folder / "best.yaml")["trainer"]["x"] == 1
 
 
+@pytest.mark.slow
 def test_asha_prunes_a_trial_that_is_worse_at_the_same_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By hand: with one of two kept, trial 1 (3 at step 1, beside 2) goes on, and trial 2 (1) is pruned there."""
     slow = {"trainer": {"do": "slow"}, "run": {"steps": 2}}
@@ -60,6 +61,7 @@ def test_asha_prunes_a_trial_that_is_worse_at_the_same_step(tmp_path: Path, caps
     assert "3 trials: 2 done, 1 pruned\n" in output
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_worse_is_pruned_also_if_the_sweep_is_killed_before_it_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_trial_at_its_last_step_is_done_however_bad_it_is(tmp_path: Path) -> N
     assert [(each.state, each.value) for each in records(sweep)] == [("done", 2.0), ("done", 1.0)]
 
 
+@pytest.mark.slow
 def test_failed_trials_are_shown_with_the_reason_and_the_sweep_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_sweep_without_finished_trials_has_a_page_that_says_so(tmp_path: Path)
     assert summary([]) == "0 trials"
 
 
+@pytest.mark.slow
 def test_it_opens_in_four_views_and_fetches_nothing(made: tuple[Sweep, Study, SweepFolder], browser: Any) -> None:
     file = write_report(*made)
     for opened in four_views(browser, file.as_uri(), name="sweep"):

@@ -162,6 +162,7 @@ def log_in_a_process(folder: Path, end: str) -> None:
     assert done.returncode == (-9 if end == "kill" else 0), done.stderr.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["well", "error"])
 def test_nan_and_markup_are_logged_unchanged(tmp_path: Path, end: str) -> None:
     log_in_a_process(tmp_path, end)
@@ -176,6 +177,7 @@ def test_nan_and_markup_are_logged_unchanged(tmp_path: Path, end: str) -> None:
     assert ("_hparams_/session_end_info" in plugins) == (end == "well")
 
 
+@pytest.mark.slow
 def test_a_killed_run_has_its_last_evaluation_on_disk(tmp_path: Path) -> None:
     log_in_a_process(tmp_path, "kill")
     assert (1, "loss/inf") in scalars(tmp_path / "tensorboard")

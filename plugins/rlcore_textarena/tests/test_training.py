@@ -6,6 +6,7 @@ import pytest
 from adapter_runs import train_two_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["none", "process"])
 def test_grpo_trains_two_steps(tmp_path: Path, isolate: str) -> None:
     options = {"id": "TicTacToe-v0", "players": 2, "opponent": "arena_players:takes_a_free_cell"}

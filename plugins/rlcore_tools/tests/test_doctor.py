@@ -70,6 +70,7 @@ def ask(tmp_path: Path, python: Python) -> Doctor:
     return Doctor(tmp_path, python)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"], ["doctor", "--devices"]], ids=" ".join)
 def test_doctor_imports_nothing_heavy(arguments: list[str], python: Python) -> None:
     code = (
@@ -107,6 +108,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 def test_doctor_works_while_every_plugin_is_broken(ask: Doctor) -> None:
     for dist, (source, _) in BROKEN.items():
         ask.install(dist, source)
@@ -168,6 +170,7 @@ def test_only_listed_variables_that_are_set_are_shown_with_their_values(ask: Doc
     assert not {"HF_TOKEN", "HOME", "CUDA_VISIBLE_DEVICES"} & found["environment"].keys()
 
 
+@pytest.mark.slow
 def test_doctor_finds_accelerators_through_their_driver(ask: Doctor) -> None:
     assert ask.found()["accelerators"]["seen"] == []
     ask.program("nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 570.86'")
@@ -189,6 +192,7 @@ def test_a_command_that_does_not_finish_is_killed() -> None:
     assert "could not be started" in machine._run(["/no/such/program"], 1.0)["failed"]  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_doctor_imports_torch_only_in_another_process_and_on_request(ask: Doctor) -> None:
     assert ask.found()["torch"] is None
     asked = ask.found("--devices", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")["torch"]
@@ -206,12 +210,14 @@ def test_a_torch_that_is_broken_or_missing_is_a_problem(ask: Doctor, monkeypatch
     assert doctor_command.with_torch(doctor_command.examine())["torch"] == {"failed": "is not installed"}
 
 
+@pytest.mark.slow
 def test_doctor_does_not_import_a_torch_in_the_working_folder(ask: Doctor, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     assert "failed" not in ask.found("--devices")["torch"]
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_doctor_checks_a_configuration_file(ask: Doctor, tmp_path: Path) -> None:
     (tmp_path / "full").write_text("a file where a folder should be")
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"

@@ -23,6 +23,7 @@ def accuracies(
     return {line.split()[1][:-1]: float(line.split()[2]) for line in printed.splitlines() if line.startswith("after")}
 
 
+@pytest.mark.slow
 def test_the_example_runs_and_sft_learns_the_colours_of_shapes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def test_rows_with_images_are_shown_as_a_run_reads_them(
     assert "what·colour·?" in shown
 
 
+@pytest.mark.slow
 def test_a_run_with_images_is_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,7 @@ def test_an_image_of_no_row_is_refused(reward: VisionRewardModel) -> None:
         score(reward, [{"role": "user", "content": [{"type": "image", "image_token": 2**30 + 1}]}])
 
 
+@pytest.mark.slow
 def test_without_its_package_the_reward_names_the_extra_before_a_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(
         "model: {path: there-is-none}\ntrainer: {name: grpo}\n"

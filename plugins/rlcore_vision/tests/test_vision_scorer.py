@@ -98,6 +98,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(train(folder, run={"steps": 100}, eval={"at_start": True}).run_dir)
 
 
+@pytest.mark.slow
 def test_pairs_about_images_are_learned_and_the_folder_is_a_reward(trained: Path) -> None:
     lines = map(json.loads, (trained / "metrics.jsonl").read_text().splitlines())
     accuracy = [line["eval/reward/accuracy"] for line in lines if "eval/reward/accuracy" in line]
@@ -126,6 +127,7 @@ def test_pairs_about_images_are_learned_and_the_folder_is_a_reward(trained: Path
     assert again[0] == pytest.approx(scores["chosen"][0], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_grpo_is_rewarded_by_a_model_that_sees(trained: Path, tmp_path: Path) -> None:
     """Each reward of the run is the reward model's own, by plain transformers, of the completion and its image."""
     config, processor = FAMILIES["llava"]()
@@ -152,6 +154,7 @@ def test_grpo_is_rewarded_by_a_model_that_sees(trained: Path, tmp_path: Path) ->
         )
 
 
+@pytest.mark.slow
 def test_resuming_equals_not_having_stopped(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", run={"steps": 4})
     train(tmp_path / "parts", run={"steps": 2})

@@ -63,6 +63,7 @@ def test_a_run_learns_from_samples_of_the_weights_of_each_step(
     assert not (result.run_dir / "vllm").exists()
 
 
+@pytest.mark.slow
 def test_resuming_through_a_server_equals_not_having_stopped(stand_in: StandIn, tmp_path: Path) -> None:
     whole = train(stand_in.url, tmp_path / "whole", run={"steps": 4})
     train(stand_in.url, tmp_path / "parts", run={"steps": 2})
@@ -71,6 +72,7 @@ def test_resuming_through_a_server_equals_not_having_stopped(stand_in: StandIn, 
     assert all(map(torch.equal, weights(parts), weights(whole)))
 
 
+@pytest.mark.slow
 def test_a_run_resumes_on_another_server_if_that_is_accepted(stand_in: StandIn, tmp_path: Path) -> None:
     whole = train(stand_in.url, tmp_path / "whole", run={"steps": 4})
     train(stand_in.url, tmp_path / "parts", run={"steps": 2})

@@ -70,6 +70,7 @@ def test_evaluations_between_rounds_wake_a_server_until_they_end(stand_in: Stand
     assert stand_in.is_asleep
 
 
+@pytest.mark.slow
 def test_a_server_that_a_killed_run_left_asleep_is_woken(stand_in: StandIn, tmp_path: Path) -> None:
     """Also by a run whose servers do not sleep."""
     whole = train(stand_in.url, tmp_path / "awake")

@@ -105,6 +105,7 @@ def test_weights_change_between_requests_only(trainer: dict[str, Any], stand_in:
     assert gaps[0] < 1e-5 < min(gaps[1:])  # the policy has learned since, in steps of lr 1e-2
 
 
+@pytest.mark.slow
 def test_resuming_equals_not_having_stopped(stand_in: StandIn, tmp_path: Path) -> None:
     ahead = {"asynchronous": 1}
     whole = train(stand_in.url, tmp_path / "whole", trainer=CORRECTED, run={"steps": 4, **ahead})

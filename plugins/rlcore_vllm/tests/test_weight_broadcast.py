@@ -65,6 +65,7 @@ def test_tensors_of_any_dtype_come_out_of_buckets_as_they_were(monkeypatch: pyte
         assert torch.equal(found[name], value)
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_as_with_files(
     stand_in: StandIn, other: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_every_metric_is_in_the_history_at_its_own_step(trained: Path) -> None:
     (kept,) = folders(trained)
     expected = logged(trained)
@@ -165,6 +166,7 @@ def test_a_resumed_run_keeps_its_id_and_logs_repeated_steps_equally(tmp_path: Pa
         assert is_measured or repeated.get(place, value) == value
 
 
+@pytest.mark.slow
 def test_a_run_whose_wandb_cannot_start_does_not_begin(tmp_path: Path) -> None:
     done = start(tmp_path, {"mode": "online"}, {"steps": 1})
     assert done.returncode == 1
@@ -231,6 +233,7 @@ def log_in_a_process(folder: Path, script: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_anew_gets_a_new_id_and_disabled_mode_writes_nothing(tmp_path: Path) -> None:
     log_in_a_process(tmp_path, OFTEN, WANDB_MODE="offline", WANDB_PROJECT="walks")
     first, second, third = sorted(folders(tmp_path / "run"), key=lambda kept: kept.folder.name)
@@ -238,6 +241,7 @@ def test_a_run_that_starts_anew_gets_a_new_id_and_disabled_mode_writes_nothing(t
     assert len({kept.run.run_id for kept in (first, second, third)}) == 2
 
 
+@pytest.mark.slow
 def test_two_loggers_of_different_projects_resume_each_under_its_own_id(tmp_path: Path) -> None:
     log_in_a_process(tmp_path, TWO)
     kept = [each.run for each in folders(tmp_path / "run")]
@@ -246,6 +250,7 @@ def test_two_loggers_of_different_projects_resume_each_under_its_own_id(tmp_path
     assert len({run.run_id for run in kept}) == 2
 
 
+@pytest.mark.slow
 def test_a_wandb_run_of_the_users_program_is_not_touched_and_nan_and_infinity_are_logged(tmp_path: Path) -> None:
     log_in_a_process(tmp_path, OWN)
     (kept,) = folders(tmp_path / "run")
@@ -273,5 +278,6 @@ raise AssertionError
 """
 
 
+@pytest.mark.slow
 def test_logging_to_a_server_that_does_not_answer_is_given_up(tmp_path: Path, silent_server: str) -> None:
     log_in_a_process(tmp_path, SILENT, WANDB_BASE_URL=silent_server, WANDB_API_KEY="x" * 40, WANDB_MODE="online")

@@ -116,6 +116,7 @@ def test_adapters_of_embeddings_are_merged_where_they_are_and_not_where_these_ar
     assert not json.loads((tmp_path / "whole/config.json").read_text())["tie_word_embeddings"]  # for other libraries
 
 
+@pytest.mark.slow
 def test_an_export_is_loaded_without_peft(base: str, tmp_path: Path) -> None:
     policy = build(base, lora())
     step(policy)

@@ -157,6 +157,7 @@ def test_an_adapter_without_peft_is_an_error_that_names_what_to_install(monkeypa
     build("llama", None)  # only this option needs it
 
 
+@pytest.mark.slow
 def test_a_model_without_an_adapter_does_not_import_peft(
     python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

@@ -49,6 +49,7 @@ def test_freed_memory_goes_back_to_the_system() -> None:
     assert kept("yes") < 12 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's malloc")
 def test_a_malloc_threshold_of_the_environment_is_kept() -> None:
     assert kept("yes", MALLOC_MMAP_THRESHOLD_=str(64 * MIB), MALLOC_TRIM_THRESHOLD_=str(512 * MIB)) > 30 * MIB

@@ -100,6 +100,7 @@ def counting(*modules: nn.Module) -> Iterator[list[int]]:
             hook.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("unfrozen", "packing"), [(1, True), (2, False), (3, True), (0, True)])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_caching_the_frozen_trunk_changes_neither_outputs_nor_gradients(
