@@ -44,7 +44,7 @@ def batch() -> Trajectories:
 def step(policy: ModelPolicy, steps: int = 3) -> list[float]:
     """Increase the batch's log-probs and values by one step; return the losses."""
     trained = [p for p in policy.module.parameters() if p.requires_grad]
-    optimizer, losses = torch.optim.AdamW(trained, lr=1e-2), []
+    optimizer, losses = torch.optim.AdamW(trained, lr=1e-2, eps=1e-3), []
     for _ in range(steps):
         said = policy.score(batch())
         loss = -said.logprobs.mean() - (0 if said.values is None else said.values.mean())
