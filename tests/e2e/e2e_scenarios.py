@@ -180,7 +180,10 @@ def count_exchanges(trainer: Any) -> list[int]:
 
 def learn_from(file: Path, root: Path, run: str) -> None:
     """Update a policy on the trajectories in `file`, created if absent, and save it beside the run."""
-    given = scenario("ppo_plain", root, run, {"trainer": {"rollouts": 11, "batch_size": 5, "micro_batch_size": 2}})
+    steady = {"optimizer": {"eps": 1e-3}}  # with which Adam does not amplify rounding errors
+    given = scenario(
+        "ppo_plain", root, run, {"trainer": {"rollouts": 11, "batch_size": 5, "micro_batch_size": 2, **steady}}
+    )
     model = given.pop("model")
     settings = {key: given[key] for key in ("trainer", "gen", "run", "loggers")} | {"model": model}
     inputs = Inputs(
