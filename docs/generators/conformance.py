@@ -144,6 +144,14 @@ sets plain gradient descent without clipping.
 `tests/testing/own_oracles.py` has the oracles of SFT, PPO and ILQL; those of the other trainers are in the tests of
 their packages, such as `plugins/rlcore_grpo/tests/test_oracle.py`.
 
+## Rounding errors
+
+Laws that compare runs up to rounding train with an optimizer that does not amplify rounding errors: AdamW with
+`eps` = 1, or plain gradient descent. With `RLCORE_TESTING_NOISE=1` in the environment, the kit adds noise to the
+gradients of one of the two runs, of 1e-7 of the largest gradient of the same layer: as much as rounding on another
+processor may change them. The number is the seed of the noise. A law that holds with several seeds does not depend on
+the processor.
+
 ## Laws
 
 The names of the laws are public: they do not change within a minor version of rlcore. A minor version may add laws; a

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import attrs
@@ -38,8 +41,17 @@ ONE_OF_EACH = (
     (the_temperature_divides_the_logits, "rlcore-ppo", "ppo"),
 )  # fmt: skip
 """A trainer for each law; the others are checked at night."""
+ROOT = Path(__file__).resolve().parents[2]
+WRONG = "tests/testing/test_wrong_components.py"
+WITH_ORACLES = ("distill", "dpo", "grpo", "reinforce", "reward", "rft")
+OTHER_TESTS = (
+    *(f"plugins/rlcore_{name}/tests/test_oracle.py" for name in WITH_ORACLES),
+    "plugins/rlcore_dpo/tests/test_online_dpo.py", "tests/testing/test_oracle_laws.py", WRONG,
+)  # fmt: skip
+"""Tests of laws that compare trainers with oracles, and of what each law of the kit finds."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("law", "dist", "trainer"), ONE_OF_EACH, ids=lambda part: getattr(part, "name", part))
 def test_a_law_up_to_rounding_holds_with_noise_in_the_gradients_of_one_run(
     law: Law, dist: str, trainer: str, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +86,20 @@ def test_divided_steps_are_those_of_one_process_with_the_noise(
     two_processes_make_the_steps_of_one(Subject(component.dist, plugins, component))
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("tests", OTHER_TESTS)
+def test_trainers_equal_their_oracles_and_planted_faults_are_found_with_the_noise(tests: str, seed: int) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    compared = " or ".join(law.name for law in (*LAWS, two_processes_make_the_steps_of_one))
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not nightly", tests]
+    done = subprocess.run(
+        [*command, "-k", compared] if tests == WRONG else command, env={**kept, SWITCH: str(seed)}, cwd=ROOT,
+        check=False, capture_output=True, text=True, timeout=1200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
 def test_the_noise_is_a_share_of_the_largest_gradient_of_each_block() -> None:
     model = make_gpt2()
     named, noise = dict(model.named_parameters()), GradientNoise(1)
@@ -91,6 +117,7 @@ def test_the_noise_is_a_share_of_the_largest_gradient_of_each_block() -> None:
         assert 0 < float((weight.grad - before[name]).abs().max()) < 3 * size
 
 
+@pytest.mark.slow
 def test_adam_divides_the_noise_by_itself_unless_eps_is_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "1")
     subject, off = subject_of("rlcore-sft", "sft", {"batch_size": 4}), []
