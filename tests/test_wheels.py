@@ -113,7 +113,7 @@ def metadata_of(wheel: zipfile.ZipFile) -> Message:
 
 def test_every_dist_is_found_and_built_by_make() -> None:
     assert {"rlcore", "rlcore-ppo", "rlcore-sft"} < set(DISTS)
-    assert {folder.name for folder in (ROOT / "plugins").iterdir() if folder.is_dir() and folder.name[0] != "."} <= {
+    assert {folder.name for folder in (ROOT / "plugins").iterdir() if folder.is_dir() and folder.name[0] not in "._"} <= {
         folder.name for folder in DISTS.values()
     }
     said = run("make", "--dry-run", "wheels", cwd=ROOT)
