@@ -113,9 +113,8 @@ def metadata_of(wheel: zipfile.ZipFile) -> Message:
 
 def test_every_dist_is_found_and_built_by_make() -> None:
     assert {"rlcore", "rlcore-ppo", "rlcore-sft"} < set(DISTS)
-    assert {folder.name for folder in (ROOT / "plugins").iterdir() if folder.is_dir() and folder.name[0] not in "._"} <= {
-        folder.name for folder in DISTS.values()
-    }
+    folders = {folder.name for folder in (ROOT / "plugins").iterdir() if folder.is_dir() and folder.name[0] not in "._"}
+    assert folders <= {folder.name for folder in DISTS.values()}
     said = run("make", "--dry-run", "wheels", cwd=ROOT)
     (loop,) = (line for line in said.splitlines() if line.startswith("for dist in"))
     built = loop.removeprefix("for dist in").partition(";")[0].split()

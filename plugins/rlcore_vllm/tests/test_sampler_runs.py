@@ -26,7 +26,7 @@ from rlcore_transformers.sampling.sampler_options import SamplerConfig
 from rlcore_vllm.config import VLLMConfig
 from rlcore_vllm.vllm_sampler import VLLMSampler
 
-GRPO: dict[str, Any] = {"name": "grpo", "rollouts": 8, "num_generations": 4, "optimizer": {"lr": 1e-2}}
+GRPO: dict[str, Any] = {"name": "grpo", "rollouts": 8, "num_generations": 4, "optimizer": {"lr": 1e-2, "eps": 1e-3}}
 PPO: dict[str, Any] = {"name": "ppo", "rollouts": 8, "batch_size": 4, "epochs": 1, "optimizer": {"lr": 1e-2}}
 
 
