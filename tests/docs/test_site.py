@@ -157,7 +157,7 @@ def test_dark_mode_is_chosen_and_kept(tab: Any) -> None:
     assert tab.evaluate(background) == dark
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_api_shows_every_public_name_and_no_private_one(site: Path) -> None:
     shown = {name for page in site.glob("api/*.html") for name in re.findall(r'id="(rlcore[\w.]*)"', page.read_text())}
     lines = (ROOT / "tests/public_api.txt").read_text(encoding="utf-8").splitlines()

@@ -88,7 +88,7 @@ def test_a_rank_holds_its_own_part_of_a_model_at_the_start(
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rank_holds_its_own_part_of_a_model_with_an_adapter_at_the_start(train: Train, half_folder: Path) -> None:
     """Files and run have 16 bits a weight, and the adapter 32; without it the model is its own reference."""
     values = ppo_run(half_folder, "fsdp")

@@ -37,7 +37,7 @@ def test_two_ranks_that_divide_layers_learn_and_log_what_one_process_does(
     check_same_metrics(tmp_path / f"one-{name}", tmp_path / f"two-{name}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "names",
     [
@@ -53,7 +53,7 @@ def test_every_trainer_and_every_part_of_a_policy_learns_what_one_process_learns
     check_same(tmp_path, names, "one", "two")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit_and_other_strategies_resume_it(
     train_on: Train, tmp_path: Path  # noqa: F811
 ) -> None:  # fmt: skip

@@ -46,7 +46,7 @@ def check_same(one: Path, other: Path) -> None:
     assert worst <= CLOSE, f"{other.name}: parameters differ by {worst:.1e}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_to_four_ranks_sample_and_learn_the_same(train_on: Callable[..., None], tmp_path: Path) -> None:
     for world, run in ((1, "one"), (2, "two"), (3, "three"), (4, "four")):
         train_on(world, run, steps=3, rollouts="all")
@@ -55,7 +55,7 @@ def test_one_to_four_ranks_sample_and_learn_the_same(train_on: Callable[..., Non
             check_same(tmp_path / f"one-{scenario}", tmp_path / f"{run}-{scenario}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_is_resumed_with_other_numbers_of_ranks_equals_an_uninterrupted_one(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -19,8 +19,15 @@ pytestmark = [
 ]
 Train = Callable[..., None]
 GROUPS = (
-    (2, "sft,ppo,ppo_skip"), (4, EVERY), (3, "few_ppo,few_grpo,few_dpo,few_reward"), (2, "sft_t5,ppo_t5"),
-    (2, "sft_checkpointing,sft_lora,sft_tied,grpo_moving"), (2, "ppo_lora,ppo_trunk,ppo_critic,ppo_branch,ppo_low"),
+    (2, "sft,ppo,ppo_skip"), pytest.param(4, EVERY, marks=pytest.mark.nightly),
+    *(
+        pytest.param(world, names, marks=pytest.mark.nightly)
+        for world, names in (
+            (3, "few_ppo,few_grpo,few_dpo,few_reward"), (2, "sft_t5,ppo_t5"),
+            (2, "sft_checkpointing,sft_lora,sft_tied,grpo_moving"),
+            (2, "ppo_lora,ppo_trunk,ppo_critic,ppo_branch,ppo_low"),
+        )
+    ),
 )  # fmt: skip
 """Numbers of ranks and runs; those that begin with `few` have fewer rows in a minibatch than there are ranks."""
 both_stages = pytest.mark.parametrize("stage", ["zero2", "zero3"])
@@ -41,6 +48,7 @@ def test_zero_on_several_ranks_learns_what_one_process_learns(
         assert 0 < sum(column(tmp_path / "one-ppo_skip", "policy/skipped")) < 3 * 6
 
 
+@pytest.mark.nightly
 @both_stages
 def test_memory_that_pads_parts_of_weights_is_no_number_of_a_run(
     train_on: Train, tmp_path: Path, stage: str  # noqa: F811
@@ -70,6 +78,7 @@ def test_each_of_two_ranks_keeps_half_of_what_its_stage_divides(
         assert "Adafactor needs whole weights and gradients" in optimizer
 
 
+@pytest.mark.nightly
 def test_a_run_resumed_with_another_strategy_and_number_of_ranks_equals_an_uninterrupted_one(
     train_on: Train, tmp_path: Path  # noqa: F811
 ) -> None:  # fmt: skip
@@ -82,6 +91,7 @@ def test_a_run_resumed_with_another_strategy_and_number_of_ranks_equals_an_unint
     check_same(tmp_path, names, "straight", "changing")
 
 
+@pytest.mark.nightly
 @both_stages
 def test_state_on_the_cpu_and_bf16_change_nothing(train_on: Train, tmp_path: Path, stage: str) -> None:  # noqa: F811
     names = "sft,ppo_skip"

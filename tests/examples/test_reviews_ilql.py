@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 WORDS = {1: ("lovely", "moving", "brilliant"), 0: ("dull", "tedious", "clumsy")}
 
 
+@pytest.mark.nightly
 def test_a_larger_beta_gives_more_favourable_reviews(tmp_path: Path) -> None:
     rows = [
         {"text": f"a film about {place} and its people is {WORDS[i % 2][i % 3]} {WORDS[i % 2][i % 3]}", "label": i % 2}

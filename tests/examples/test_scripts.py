@@ -94,6 +94,7 @@ def test_pairs_of_the_example_of_defaults_prefer_the_better_walk_from_the_same_s
     assert others > rejected
 
 
+@pytest.mark.nightly
 def test_the_configuration_files_train_like_the_scripts(run: Callable[..., str], tmp_path: Path) -> None:
     for name in ("walks.py", "randomwalks_sft.yaml", "randomwalks_ppo.yaml", "randomwalks_grpo.yaml"):
         shutil.copy(EXAMPLES / name, tmp_path)
@@ -208,7 +209,7 @@ def test_the_ddpo_example_prints_the_rise_of_the_reward(run: Callable[..., str],
     assert re.search(r"compressibility: -0\.\d+ -> -0\.\d+, a rise of .* standard errors", said)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_ddpo_example_learns_and_its_control_does_not(run: Callable[..., str]) -> None:
     rises = {}
     for name, options in (("trained", ()), ("control", ("--control",))):

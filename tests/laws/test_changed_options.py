@@ -121,7 +121,13 @@ def test_an_option_declared_to_have_no_effect_changes_no_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dist", "trainer"), ALONE, ids=str)
+@pytest.mark.parametrize(
+    ("dist", "trainer"),
+    [
+        pytest.param(dist, trainer, marks=[pytest.mark.nightly] if dist in {"rlcore-ddpo", "rlcore-distill"} else [])
+        for dist, trainer in ALONE
+    ],
+)
 def test_every_option_has_an_effect_somewhere_or_the_reason_is_declared(
     dist: str, trainer: str, tmp_path: object
 ) -> None:

@@ -146,6 +146,7 @@ class Resumed:
         return not isinstance(found, str) and not difference(self.expected, found, "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dist", "trainer"), TRAINERS, ids=str)
 def test_every_field_of_a_trainer_matters_in_a_resumed_run(dist: str, trainer: str, tmp_path: Path) -> None:
     resumed = Resumed(subject_of(dist, trainer, TRAINERS[dist, trainer]), tmp_path)

@@ -19,6 +19,7 @@ TIMEOUT_S = 600.0
 STORE = 80_000_000
 
 
+@pytest.mark.nightly
 def test_actors_are_spread_over_nodes_and_those_of_a_lost_node_are_replaced_on_the_other() -> None:
     script = Path(__file__).parent / "lost_machine.py"
     found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

@@ -32,7 +32,7 @@ def test_the_example_runs_and_sft_learns_the_colours_of_shapes(
     assert after["GRPO"] > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_grpo_learns_the_colours_that_sft_did_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
