@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,33 @@ from rlcore.errors import RunInUse
 def hold(folder: Path) -> int:
     """Lock the folder in another process, which has started a process of its own; return its id."""
 
+    watched = os.getpid()
+
     def stay() -> None:
         lock = RunLock(folder)
-        fork(lambda: time.sleep(5))
+        fork(lambda: wait_for(lambda: not is_alive(watched) or (folder / "end").exists()))
         (folder / "locked").write_text("")
-        time.sleep(60)
+        wait_for(lambda: not is_alive(watched))
         lock.release()
 
     child = fork(stay)
-    while not (folder / "locked").exists():
-        time.sleep(0.01)
+    wait_for((folder / "locked").exists)
     return child
+
+
+def wait_for(event: Callable[[], bool]) -> None:
+    end = time.monotonic() + 600
+    while not event():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_a_locked_run_names_the_process_that_holds_it_and_is_free_when_that_is_dead(tmp_path: Path) -> None:
@@ -46,6 +63,7 @@ def test_a_locked_run_names_the_process_that_holds_it_and_is_free_when_that_is_d
     assert str(os.getpid()) in (tmp_path / ".lock-owner").read_text()
     lock.release()
     assert not (tmp_path / ".lock-owner").exists()
+    (tmp_path / "end").write_text("")
 
 
 def test_a_released_lock_does_not_take_the_next_ones_description(tmp_path: Path) -> None:

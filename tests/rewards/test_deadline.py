@@ -15,7 +15,7 @@ from rlcore.errors import ConfigError, RewardError
 from rlcore.rewards.calls import call_within
 from rlcore.settings import RunConfig
 
-LATE = r"^reward function '{}' \(step 3, batch of 3\) did not return within run.reward_timeout_s = 1 seconds; raise "
+LATE = r"^reward function '{}' \(step 3, batch of 3\) did not return within run.reward_timeout_s = 5 seconds; raise "
 released = threading.Event()
 
 
@@ -48,7 +48,7 @@ def blocks_the_loop(samples):
 )
 def test_functions_that_do_not_return_end_the_call_with_their_names(reward_fn, names):
     with pytest.raises(RewardError, match=LATE.format(names)):
-        ask([by_label, by_output, reward_fn], timeout_s=1)
+        ask([by_label, by_output, reward_fn], timeout_s=5)
 
 
 def test_threads_can_wait_for_the_longest_limit_that_is_allowed():

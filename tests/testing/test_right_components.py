@@ -130,9 +130,8 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no worker that loads the components of every installed package, and wait shortly for threads."""
+    """Start no worker that loads the components of every installed package."""
     monkeypatch.setattr(dist, "worker", dict)
-    monkeypatch.setattr(loggers, "GRACE_S", 0.2)
 
 
 @pytest.mark.parametrize(("right", "law"), CASES)

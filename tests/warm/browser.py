@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +19,8 @@ import attrs
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+LIMIT_MS = 300_000
+"""Milliseconds after which an event that a page waits for is missing."""
 VIEWS = [(width, scheme) for width in (1400, 390) for scheme in ("light", "dark")]
 BACKGROUND = """() => {
   const canvas = document.createElement("i");
@@ -43,9 +45,21 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("no Chromium is installed (Debian: apt-get install chromium)")
     with interface.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=LIMIT_MS)
+        launched.new_context, launched.new_page = map(_patient, (launched.new_context, launched.new_page))
         yield launched
         launched.close()
+
+
+def _patient(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes a context or page, whose waits last as long as a busy machine may need."""
+
+    def made(**options: Any) -> Any:
+        found = make(**options)
+        found.set_default_timeout(LIMIT_MS)
+        return found
+
+    return made
 
 
 @attrs.frozen

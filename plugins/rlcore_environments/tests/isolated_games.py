@@ -70,13 +70,13 @@ class Stuck(Dice):
         if text == "stop":
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # before this thread goes on
         if text == "block":
-            time.sleep(60)  # noqa: ASYNC251  it blocks on purpose
+            time.sleep(900)  # noqa: ASYNC251  it blocks on purpose
         self.blocks_close = text == "blocks"
         return await super().step(turn)
 
     def close(self) -> None:
         if self.blocks_close:
-            time.sleep(60)
+            time.sleep(900)
 
 
 class Pairs:

@@ -56,7 +56,7 @@ def test_a_server_that_ends_has_its_last_lines_in_the_message(tmp_path: Path) ->
     """It closes its output first, and writes why when its input ends."""
     program = tmp_path / "server.py"
     program.write_text(LEAVES)
-    found = Tools(ToolOptions(functions=[{"mcp": {"command": "python", "args": [str(program)]}}], timeout_s=60.0))
+    found = Tools(ToolOptions(functions=[{"mcp": {"command": "python", "args": [str(program)]}}], timeout_s=300.0))
     with pytest.raises(ServerGone, match=r"has ended; its last output: '?out of luck"):
         say(found.make(), ("leave", {}))
 
@@ -73,7 +73,7 @@ def test_keys_of_a_program_come_from_the_environment_and_are_in_no_record_or_mes
     with pytest.raises(ConfigError, match=r"\[0\]\.mcp: env_from: the environment variable 'DOOR_KEY' is not set"):
         Tools(ToolOptions(functions=[given]))
     monkeypatch.setenv("DOOR_KEY", "open-sesame")
-    found = Tools(ToolOptions(functions=[given], timeout_s=60.0))
+    found = Tools(ToolOptions(functions=[given], timeout_s=300.0))
     assert "sesame" not in repr(pickle.dumps(found))
     episode = found.make()
     assert say(episode, ("length", {"name": "DOOR_KEY"}), ("length", {"name": "LEVEL"})) == ["11", "1"]
@@ -106,7 +106,7 @@ def guarded() -> Iterator[str]:
         time.sleep(0.02)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
     server.should_exit = True
-    thread.join(10)
+    thread.join(300)
 
 
 def test_keys_of_a_server_come_from_the_environment_and_are_in_no_record(

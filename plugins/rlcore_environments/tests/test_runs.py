@@ -72,7 +72,7 @@ def test_a_changed_source_behind_a_reference_does_not_go_on_by_itself(
 
 def test_a_run_goes_on_with_other_limits_of_time_and_failures(tmp_path: Path) -> None:
     run(tmp_path, trainer=REINFORCE, run=at(tmp_path, steps=1))
-    episodes = {"timeout_s": 5.0, "concurrency": 2, "max_failed": 1.0, "retries": 1, "keep_states": False}
+    episodes = {"timeout_s": 300.0, "concurrency": 2, "max_failed": 1.0, "retries": 1, "keep_states": False}
     run(tmp_path, trainer=REINFORCE, data={"episodes": episodes}, run=at(tmp_path, steps=2, resume="auto"))
     more = {"max_new_tokens": 6}
     with pytest.raises(RLCoreError, match=r"data\.episodes\.max_new_tokens"):

@@ -50,7 +50,7 @@ def give_up(code: int) -> str:
 
 
 def test_a_tool_that_exits_is_an_error_for_the_policy_and_later_calls_are_answered() -> None:
-    tools = Tools(ToolOptions(functions=[leave, leave_later, give_up, later], timeout_s=60.0))
+    tools = Tools(ToolOptions(functions=[leave, leave_later, give_up, later], timeout_s=300.0))
     turn = Turn("", 0, tool_calls=[{"name": name, "arguments": {"code": 4}} for name in tools.functions])
     found = [message["content"] for message in tools.make().step(turn).messages]  # type: ignore[index,union-attr]
     assert found == [

@@ -126,20 +126,20 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def test_results_and_errors_are_texts_for_the_policy() -> None:
-    tools = Tools(ToolOptions(functions=[add, wait, large, later], timeout_s=0.2, max_output=70, max_calls=8))
+    tools = Tools(ToolOptions(functions=[add, wait, large, later], timeout_s=5.0, max_output=70, max_calls=8))
     assert [tool["function"]["name"] for tool in tools.tools] == ["add", "wait", "large", "later"]
     assert tools.tools[0]["function"]["parameters"]["properties"]["a"] == {
         "type": "integer",
         "description": "The first.",
     }
     found = answers(
-        tools, ADD, call("add", a=1), call("add", a=1, b="x"), call("wait", seconds=30), call("large", size=10**7),
+        tools, ADD, call("add", a=1), call("add", a=1, b="x"), call("wait", seconds=900), call("large", size=10**7),
         call("later", a=4), call("none"), {"error": "the call is no JSON"}, ADD, ADD,
     )  # fmt: skip
     assert found[0] == "3"
     assert found[1] == "error: add: missing a required argument: 'b'"
     assert found[2] == "error: add: b = 'x': must be integer"
-    assert found[3] == "error: wait did not return within 0.2 seconds"
+    assert found[3] == "error: wait did not return within 5 seconds"
     assert found[4] == f"{'x' * 70}... (10000000 characters, of which 70 are shown)"
     assert found[5] == "4"
     assert found[6] == "error: there is no tool 'none'; there are add, wait, large, later"
@@ -279,10 +279,11 @@ def test_a_name_that_the_policy_made_up_is_no_name_of_a_message() -> None:
     assert [message.get("name", "") for message in step.messages] == ["", "add"]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_slow_calls_of_one_turn_each_have_the_time_of_a_tool() -> None:
-    episode = Tools(ToolOptions(functions=[wait], timeout_s=0.4)).make()
-    turn = Turn("", 0, tool_calls=(call("wait", seconds=0.15), call("wait", seconds=0.15), call("wait", seconds=9)))
-    step = Calls(1, 0.2).start(episode.step, turn).result()
+    episode = Tools(ToolOptions(functions=[wait], timeout_s=6.0)).make()
+    turn = Turn("", 0, tool_calls=(call("wait", seconds=3), call("wait", seconds=3), call("wait", seconds=900)))
+    step = Calls(1, 5.0).start(episode.step, turn).result()
     assert [message["content"] for message in step.messages] == [
-        "done", "done", "error: wait did not return within 0.4 seconds",
+        "done", "done", "error: wait did not return within 6 seconds",
     ]  # fmt: skip

@@ -44,7 +44,7 @@ def assert_bits_equal(one: Trajectories, other: Trajectories) -> None:
 
 @pytest.mark.parametrize("faults", [["dies"], ["", "dies", "dies", "dies"], ["late"], ["late", "dies", "", "late"]])
 def test_a_round_in_which_actors_fail_has_the_same_bits(no_ray: StandInRay, faults: list[str]) -> None:
-    config = RayConfig(num_actors=2, rows=5, timeout_s=3.0)
+    config = RayConfig(num_actors=2, rows=5, timeout_s=10.0)
     calm = sampled(RaySampler(config))
     no_ray.faults.extend(faults)
     assert_bits_equal(sampled(RaySampler(config)), calm)

@@ -101,7 +101,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_for_end(pids: list[int]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while any(map(is_running, pids)):
         assert time.monotonic() < until
         time.sleep(0.1)

@@ -20,7 +20,7 @@ class JudgeServer:
     * `busy`: 429 with `Retry-After: 0`, twice, then an answer.
     * `broken`: always 500.
     * `cut`: the connection is closed without an answer.
-    * `slow`: an answer after two seconds.
+    * `slow`: no answer until the server is closed.
     * `vague`: an answer without a score.
     * `high`: an answer with the score 99.
     * `garbled`: 200 with something that is no JSON.
@@ -35,7 +35,7 @@ class JudgeServer:
         self.running = self.most_running = 0
         self.refusal: tuple[int, str] | None = None
         self.delay_s = 0.0
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -75,7 +75,7 @@ class JudgeServer:
                     self._send(200, b'{"usage": {"total_tokens": 1e999}}')
                 else:
                     if "slow" in text:
-                        time.sleep(2)
+                        server._closed.wait()
                     score = "99" if "high" in text else str(sum(each.isalpha() for each in text))
                     content = "I cannot say." if "vague" in text else f"A first Score: 1, or rather\nScore: {score}"
                     message = {"choices": [{"message": {"role": "assistant", "content": content}}]}
@@ -103,5 +103,6 @@ class JudgeServer:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
+        self._closed.set()
         self._server.shutdown()
         self._server.server_close()

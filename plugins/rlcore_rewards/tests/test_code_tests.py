@@ -17,7 +17,7 @@ from rlcore_rewards.code_tests import CodeTests
 from rlcore_rewards.config import CodeTestsConfig
 
 HAS_NAMESPACES = not sandbox.confine(sys.executable, isolate=True).problem
-QUICK = {"isolation": "none", "timeout_s": 10.0}
+QUICK = {"isolation": "none", "timeout_s": 300.0}
 
 
 def fenced(code: str) -> str:
@@ -166,9 +166,9 @@ def test_the_number_of_processes_is_limited_unless_the_user_is_root() -> None:
     assert found.user == (sandbox.NOBODY if os.geteuid() == 0 else None)
     code = (
         "import os, time\nstarted = 0\ntry:\n    for _ in range(30):\n        if not os.fork():\n"
-        "            time.sleep(20)\n        started += 1\nexcept OSError:\n    pass"
+        "            time.sleep(900)\n        started += 1\nexcept OSError:\n    pass"
     )
-    reward = CodeTests(CodeTestsConfig(python="/usr/bin/python3", isolation="require", processes=6, timeout_s=15))
+    reward = CodeTests(CodeTestsConfig(python="/usr/bin/python3", isolation="require", processes=6, timeout_s=300))
     assert reward(outputs=[code], tests=[["assert 0 < started < 6", "assert started == 30"]]) == [0.5]
 
 

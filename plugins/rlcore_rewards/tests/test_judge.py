@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,11 +68,18 @@ def test_failures_that_may_pass_are_repeated(server: JudgeServer) -> None:
     assert server.times == {"flaky": 2, "busy": 3}
 
 
-def test_the_wait_doubles(server: JudgeServer) -> None:
-    begun = time.monotonic()
+def test_the_wait_doubles(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def at_once(delay_s: float) -> None:
+        waits.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr("rlcore_rewards.chat_requests.asyncio.sleep", at_once)
     ask(server, ["broken"], retries=3, backoff_s=0.05)
     assert server.times["broken"] == 4
-    assert time.monotonic() - begun >= 0.05 + 0.1 + 0.2
+    assert [wait for wait in waits if wait] == pytest.approx([0.05, 0.1, 0.2])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,6 @@ def test_the_wait_doubles(server: JudgeServer) -> None:
     [
         ("broken", "chat/completions answered 500 Internal Server Error: out of order, in 2 attempts"),
         ("cut", "RemoteProtocolError: Server disconnected without sending a response., in 2 attempts"),
-        ("slow", "did not answer within judge.timeout_s = 0.3, in 2 attempts"),
         ("vague", "judge.pattern finds no score in the reply 'I cannot say.'"),
         ("high", "the score 99 lies outside [judge.low, judge.high] = [0, 10]"),
         ("garbled", "answered with no reply of a chat: '<html>'"),
@@ -91,8 +96,18 @@ def test_the_wait_doubles(server: JudgeServer) -> None:
     ],
 )
 def test_a_failed_judgement_is_missing_and_counted(server: JudgeServer, text: str, reason: str) -> None:
-    judge = make(server, retries=1, timeout_s=0.3)
+    judge = make(server, retries=1, timeout_s=300)
     assert ask(server, ["abc", text, "a"], judge=judge) == [0.3, None, 0.1]
+    assert_one_failed(judge, reason)
+
+
+def test_a_judgement_that_takes_too_long_is_missing_and_counted(server: JudgeServer) -> None:
+    judge = make(server, retries=1, timeout_s=0.3)
+    assert ask(server, ["slow"], judge=judge) == [None]
+    assert_one_failed(judge, "did not answer within judge.timeout_s = 0.3, in 2 attempts")
+
+
+def assert_one_failed(judge: Judge, reason: str) -> None:
     ((what, count),) = judge._tally.counts.items()
     assert what.startswith("judgements failed and are missing, such as: ")
     assert what.endswith(reason)

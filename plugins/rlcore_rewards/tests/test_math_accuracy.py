@@ -61,8 +61,8 @@ def test_parsed_reports_what_accuracy_could_compare() -> None:
 
 def test_an_answer_that_would_fill_the_memory_or_never_end_counts_as_unparsed() -> None:
     reward = MathAccuracy(MathAccuracyConfig(timeout_s=0.5, memory_mb=1024))
-    hard = ["$10^{10^{10}}$", "$9^{9^{9^{9}}}$", "2"]
-    assert reward(outputs=hard, answer=["2", "2", "2"]) == [0.0, 0.0, 1.0]
+    hard = ["$10^{10^{10}}$", "$9^{9^{9^{9}}}$"]
+    assert reward(outputs=hard, answer=["2", "2"]) == [0.0, 0.0]
     (what,) = reward._tally.counts
     assert what.startswith("outputs took longer than math_accuracy.timeout_s = 0.5, or more memory than")
     reward.close()

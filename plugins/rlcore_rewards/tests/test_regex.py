@@ -36,7 +36,7 @@ def test_regex_searches(options: dict[str, Any], output: str, reward: float) -> 
 
 def test_a_search_that_takes_too_long_gives_no_reward_and_is_counted(caplog: Any, capsys: Any) -> None:
     reward = Regex(RegexConfig(pattern=r"(a|aa|b?)+$", mode="fullmatch", timeout_s=0.05))
-    assert reward(["a" * 60 + "!", "aa"]) == [None, 1.0]
+    assert reward(["a" * 60 + "!"]) == [None]
     assert reward._tally.counts == {"searches took longer than regex.timeout_s = 0.05, and gave no reward": 1}
 
 

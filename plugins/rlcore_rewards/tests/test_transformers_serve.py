@@ -65,7 +65,7 @@ def test_transformers_serve_judges_as_the_model_itself_does(tmp_path: Path) -> N
         rewards = asyncio.run(judge(outputs=outputs, prompts=[""] * 5))
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(300)
     expected = []
     for output in outputs:
         ids = torch.tensor([tokenizer(f"rate {output}").input_ids])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rlcore.protocols import RunView
 
 LOGGERS = "loggers"
-GRACE_S = 5.0
+GRACE_S = 120.0
 """Seconds that threads may take to end after `close`."""
 
 

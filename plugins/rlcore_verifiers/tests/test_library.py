@@ -76,7 +76,7 @@ def test_rows_find_their_tasks_in_a_taskset_that_is_shuffled_or_filtered(
     remote: Any, view: str, held_out: list[int], train: list[int]
 ) -> None:
     options = {"options": {"view": view}, "eval_rows": 2, "train_rows": 3}
-    factory, again = remote(**options), remote(**options, timeout_s=61.0)  # a process that has returned no rows
+    factory, again = remote(**options), remote(**options, timeout_s=301.0)  # a process that has returned no rows
     assert (indices(factory, "eval"), indices(factory, "train")) == (held_out, train)
     for row in [*factory.own_rows("train"), {"task": 8}]:
         answer = again.make()

@@ -29,7 +29,7 @@ def make_prompts(*texts: str) -> list[Prompt]:
 
 
 def make_sampler(server: OpenAIStandIn, **options: Any) -> OpenAISampler:
-    given = {"url": server.url, "model": "m", "prompts": "text", "backoff_s": 0.0, "timeout_s": 20.0, **options}
+    given = {"url": server.url, "model": "m", "prompts": "text", "backoff_s": 0.0, "timeout_s": 300.0, **options}
     return OpenAISampler(OpenAIConfig(**given))
 
 

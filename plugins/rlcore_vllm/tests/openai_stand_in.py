@@ -45,7 +45,7 @@ class OpenAIStandIn:
         self.asked = list[dict[str, Any]]()
         self.running = self.most_at_once = 0
         self._model, self._logits = make_gpt2(seed=5), dict[tuple[int, ...], torch.Tensor]()
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), threading.Event()
         stand_in = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -73,6 +73,7 @@ class OpenAIStandIn:
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def close(self) -> None:
+        self._closed.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -96,7 +97,7 @@ class OpenAIStandIn:
             request.close_connection = True
             return
         if fault == "late":
-            time.sleep(1.0)
+            self._closed.wait()
         request.send_response(status)
         request.send_header("Content-Length", str(len(content) + (fault == "breaks_off")))
         if status == 429:
@@ -104,7 +105,7 @@ class OpenAIStandIn:
         request.end_headers()
         for part in [content[i : i + 8] for i in range(0, len(content), 8)] if fault == "trickles" else [content]:
             request.wfile.write(part)
-            time.sleep(0.1 if fault == "trickles" else 0.0)
+            self._closed.wait(0.5 if fault == "trickles" else 0.0)
         if fault == "breaks_off":
             request.connection.shutdown(socket.SHUT_RDWR)
             request.close_connection = True

@@ -42,7 +42,7 @@ def options(stand_in: StandIn, tmp_path: Path) -> dict[str, Any]:
     python.chmod(0o755)
     port = stand_in.url.rpartition(":")[2]
     env = {"FAKE_VLLM_REPORT": str(tmp_path / "report.json"), "STAND_IN_PORT": port}
-    return {"python": str(python), "env": env, "start_timeout_s": 60.0}
+    return {"python": str(python), "env": env, "start_timeout_s": 300.0}
 
 
 def hold_after(stand_in: StandIn, count: int) -> Callable[[], None]:

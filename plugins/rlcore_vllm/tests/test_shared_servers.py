@@ -43,7 +43,7 @@ def test_a_server_that_is_gone_when_weights_change_is_left_out(stand_in: StandIn
 
 def test_a_run_waits_for_its_only_server_to_come_back(tmp_path: Path) -> None:
     first, policy = StandIn(), make_policy()
-    sampler = VLLMSampler(VLLMConfig(url=first.url, weights_dir=str(tmp_path), start_timeout_s=20.0))
+    sampler = VLLMSampler(VLLMConfig(url=first.url, weights_dir=str(tmp_path), start_timeout_s=300.0))
     before = sampler(policy, PROMPTS, SAMPLING, row_seeds=SEEDS)
     port = int(first.url.rpartition(":")[2])
     first.close()

@@ -113,7 +113,7 @@ def test_a_process_waits_until_the_servers_sleep_though_its_weights_are_the_same
 
     def process(number: int) -> None:
         try:
-            sampler = VLLMSampler(VLLMConfig(url=stand_in.url, sleep=True, check_rows=0, start_timeout_s=20.0))
+            sampler = VLLMSampler(VLLMConfig(url=stand_in.url, sleep=True, check_rows=0, start_timeout_s=300.0))
             run: Any = SimpleNamespace(config=config, dir=tmp_path, ranks=Ranks(number, barrier))
             sampler.open(run)
             for _ in range(3):

@@ -145,7 +145,7 @@ def test_two_processes_share_a_server(stand_in: StandIn, tmp_path: Path) -> None
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while not is_true() and time.monotonic() < until:
         time.sleep(0.01)
 
@@ -166,7 +166,7 @@ def hold(stand_in: StandIn, first: int, after: int) -> threading.Event:
 
     def wait(body: dict[str, Any], count: int) -> None:
         if count == after and any(body is each for each in unseeded(stand_in)[:first]):
-            released.wait(30)
+            released.wait(300)
 
     stand_in.before_token = wait
     return released

@@ -31,7 +31,7 @@ def other() -> Iterator[StandIn]:
 
 
 def broadcasting(*servers: StandIn, **options: Any) -> dict[str, Any]:
-    return {"url": tuple(each.url for each in servers), "transfer": "broadcast", "start_timeout_s": 20.0, **options}
+    return {"url": tuple(each.url for each in servers), "transfer": "broadcast", "start_timeout_s": 300.0, **options}
 
 
 def holds(stand_in: StandIn, policy: Any) -> bool:
