@@ -116,6 +116,7 @@ def required(name: str) -> set[str]:
     return always & DEFAULT_PACKAGES | further
 
 
+@pytest.mark.slow
 def test_the_core_imports_no_package_and_a_package_only_those_that_it_requires() -> None:
     found = []
     for name, path in MODULES.items():
@@ -200,6 +201,7 @@ def test_the_name_of_a_module_or_class_occurs_once() -> None:
     assert {name: places for name, places in {**modules, **classes}.items() if len(places) > 1} == {}
 
 
+@pytest.mark.slow
 def test_modules_that_tests_import_have_names_of_their_own() -> None:
     """Folders of tests are on `sys.path` together, so that of two modules with one name any may be imported."""
     files = [file for folder in ("tests", "plugins/*/tests") for file in _test_files(folder)]

@@ -116,6 +116,7 @@ def test_a_command_of_a_package_that_is_left_out_names_the_package(dist: str, tm
         assert f"rlcore {command} is a command of {dist}: pip install {dist} (" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dist", [dist for dist in sorted(DEFAULT) if registered_by(dist)])
 def test_a_component_of_a_package_that_is_left_out_names_the_package(dist: str, tmp_path: Path) -> None:
     components = registered_by(dist)

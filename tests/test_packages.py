@@ -70,6 +70,7 @@ def private_imports(package: Path, allowed: tuple[str, ...] = ()) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_packages_import_public_names_and_listed_ones_only() -> None:
     allowed = exceptions()
     found = [line for package in PACKAGES for line in private_imports(package, allowed.get(package.name, ()))]

@@ -258,6 +258,7 @@ def public_functions() -> Iterator[tuple[str, Any]]:
                 yield f"{module}.{name}", value
 
 
+@pytest.mark.slow
 def test_the_public_api_changes_only_on_purpose() -> None:
     recorded, found = SNAPSHOT.read_text(encoding="utf-8").splitlines(), public_api()
     changes = list(difflib.unified_diff(recorded, found, "recorded", "found", lineterm="", n=0))

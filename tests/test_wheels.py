@@ -121,6 +121,7 @@ def test_every_dist_is_found_and_built_by_make() -> None:
     assert {(ROOT / folder).resolve() for folder in built} == set(DISTS.values())
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_its_whole_package_and_nothing_else(name: str, wheel: zipfile.ZipFile) -> None:
     held = {path for path in wheel.namelist() if ".dist-info/" not in path}
     assert held == package_files(name)

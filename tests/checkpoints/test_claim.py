@@ -66,6 +66,7 @@ def test_a_run_folder_belongs_to_one_process_until_it_is_released(tmp_path: Path
     build(tmp_path, resume="auto")
 
 
+@pytest.mark.slow
 def test_a_new_run_killed_at_any_operation_is_taken_up(tmp_path: Path) -> None:
     for number in itertools.count(1):
         root = tmp_path / str(number)
@@ -101,6 +102,7 @@ def test_an_overwrite_killed_at_any_operation_leaves_one_of_the_two_runs(tmp_pat
     assert 10 < outcomes.count(True) < len(outcomes)
 
 
+@pytest.mark.slow
 def test_a_recovery_killed_at_any_operation_is_finished_by_the_next_process(tmp_path: Path) -> None:
     place = make_run(tmp_path / "old", 1)
     old = left_in(place.path)

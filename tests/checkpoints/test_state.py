@@ -209,6 +209,7 @@ def test_a_tree_too_large_for_the_file_is_refused(tmp_path: Path, monkeypatch: p
         save_state(tmp_path / "x", list(range(1000)))
 
 
+@pytest.mark.slow
 def test_a_state_of_a_million_numbers_is_restored(tmp_path: Path) -> None:
     numbers = list(range(10**6))
     assert through(tmp_path, numbers) == numbers

@@ -41,6 +41,7 @@ def run(python: Python) -> Python:
     return partial(python, "-m", "rlcore")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", LIGHT_COMMANDS, ids=" ".join)
 def test_light_commands_import_nothing_heavy(arguments: list[str], python: Python) -> None:
     code = (
@@ -103,6 +104,7 @@ def test_check_succeeds_if_plugins_were_disabled_by_the_user(run: Python) -> Non
     assert run("list-plugins", "--check", RLCORE_DISABLE_PLUGINS="rlcore-stf", RLCORE_PLUGINS="").returncode == 1
 
 
+@pytest.mark.slow
 def test_a_component_is_shown_by_its_short_and_its_full_name(run: Python) -> None:
     short, full = run("show", "ppo"), run("show", "rlcore-ppo:ppo")
     assert short.returncode == 0, short.stderr
@@ -111,6 +113,7 @@ def test_a_component_is_shown_by_its_short_and_its_full_name(run: Python) -> Non
     assert re.search(r"^clip\w* +float +0\.2 ", short.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_section_is_shown_with_range_unit_meaning_and_source(run: Python) -> None:
     lines = run("show", "gen").stdout.splitlines()
     row = next(line for line in lines if line.startswith("top_p "))
@@ -291,6 +294,7 @@ def test_showing_a_section_that_names_a_component_states_where_its_options_are(r
     assert re.search(advice, done.stderr)
 
 
+@pytest.mark.slow
 def test_errors_and_wrong_usage_print_no_control_characters_and_no_secrets(run: Python, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text('"\\e[2Jtoken": s3cret\nrun: {api_kay: s3cret}\n')
     calls = [
@@ -308,6 +312,7 @@ def test_errors_and_wrong_usage_print_no_control_characters_and_no_secrets(run: 
         assert "s3cret" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_modules_of_the_working_folder_shadow_no_package_of_the_command_line(run: Python, tmp_path: Path) -> None:
     for name in ("attrs", "attr", "pluggy", "yaml", "rich", "cattrs", "json", "difflib", "rlcore_ppo", "packaging"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the working folder')\n")

@@ -37,6 +37,7 @@ def site(tmp_path: Path) -> Site:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "found"),
     [

@@ -70,6 +70,7 @@ def test_a_command_of_a_plugin_runs_like_one_of_the_core(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_help_lists_a_command_of_a_plugin_with_its_arguments(reporting: Site) -> None:
     listed = reporting.python("-m", "rlcore", "--commands").stdout
     assert all(f"\n    {name}" in listed for name in (*CORE, "tabulate"))
@@ -81,6 +82,7 @@ def test_help_lists_a_command_of_a_plugin_with_its_arguments(reporting: Site) ->
     assert shown[1] == "rlcore tabulate --help prints its arguments"
 
 
+@pytest.mark.slow
 def test_plugins_are_loaded_only_where_the_core_has_no_such_command(reporting: Site) -> None:
     code = (
         "import sys\nfrom rlcore.cli import main\n"
@@ -148,6 +150,7 @@ def test_text_printed_while_a_command_is_imported_is_not_part_of_its_output(site
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "loaded\nadded\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CORE)
 def test_no_plugin_replaces_a_command_of_the_core(name: str, site: Site) -> None:
     site.install("acme", registered(name, "acme_report:report"))
@@ -166,6 +169,7 @@ def test_no_plugin_replaces_a_command_of_the_core(name: str, site: Site) -> None
     assert f"\n    acme:{name}" in listed
 
 
+@pytest.mark.slow
 def test_a_command_name_of_two_plugins_runs_by_its_full_names_only(site: Site) -> None:
     for dist in ("acme", "beta"):
         site.install(dist, registered("tabulate", f"{dist}_plugin:report") + (

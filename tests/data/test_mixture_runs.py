@@ -60,6 +60,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_on_a_mixture_that_is_resumed_in_mid_epoch_equals_one_without_interruption(tmp_path, case):
     whole = train(tmp_path, "whole", **CASES[case])
@@ -151,6 +152,7 @@ HELD_OUT = {"dpo": ANSWERS, "kto": ANSWERS, "reward": ANSWERS, "process": [STEPS
 LEARN = {**CASES, "process": {"trainer": {"name": "process_reward", "batch_size": 2}, "samples": STEPS}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", HELD_OUT)
 def test_the_metrics_of_held_out_rows_of_each_source_are_those_of_its_rows_alone(tmp_path, case):
     given = {**LEARN[case], "steps": 1, "eval": {"at_start": True}}

@@ -127,6 +127,7 @@ def run_sft(tmp_path, name, source, *, steps, **options):
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_on_a_stream_equals_one_without_interruption_and_reads_no_more_than_it_needs(tmp_path):
     read = []
     options = {"data": {"shuffle_buffer": 3}, "checkpoint": {"every": 2}}

@@ -76,6 +76,7 @@ def test_resume_in_the_same_program_is_no_interruption(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_the_adapter_and_the_end_a_whole_model(tmp_path: Path) -> None:
     base = save_model(tmp_path / "base")
     done = fit(PPO, {"path": str(base), "peft": LORA}, tmp_path, "run", 2)

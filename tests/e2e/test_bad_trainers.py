@@ -50,6 +50,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_trainer_with_a_mistake_is_an_error_that_names_its_plugin(
     wrong: str, plugins: Plugins, tmp_path: Path

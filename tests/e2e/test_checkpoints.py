@@ -34,6 +34,7 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(contents)
 
 
+@pytest.mark.slow
 def test_resuming_skips_a_damaged_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("sft_config", tmp_path, "whole", {"run": {"steps": 6}})
     train("sft_config", tmp_path, "parts", {"run": {"steps": 4}})
@@ -56,6 +57,7 @@ def test_a_damaged_checkpoint_that_was_named_is_an_error(tmp_path: Path) -> None
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_a_run_with_an_unreadable_checkpoint_can_be_resumed_once_it_is_readable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +128,7 @@ def test_resuming_with_a_changed_starting_model_is_refused(tmp_path: Path, damag
     assert not (tmp_path / "branch").exists()
 
 
+@pytest.mark.slow
 def test_a_run_branches_off_a_named_checkpoint(tmp_path: Path) -> None:
     train("ppo_config", tmp_path, "whole", {"run": {"steps": 4}, "checkpoint": {"keep_last": 9}})
     named = {"run": {"steps": 4, "resume": str(tmp_path / "whole/checkpoints/00000002")}}
@@ -153,6 +156,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes = {"run": {"steps": 9}, "checkpoint": {"every": 1, "keep_last": 9}}
     with pytest.raises(errors.CheckpointError, match=r"could not be written.*No space left.*run\.resume=auto"):

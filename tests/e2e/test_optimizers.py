@@ -89,6 +89,7 @@ def acme(plugins: Plugins) -> Plugins:
     return plugins
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("acme")
 def test_optimizers_and_schedules_of_packages_train_and_are_recorded_with_their_versions(tmp_path: Path) -> None:
     train("sft_config", tmp_path, "run", {**CHANGES, "run": {"steps": 12}})
@@ -107,6 +108,7 @@ def test_an_installed_optimizer_that_a_run_does_not_use_is_not_recorded(tmp_path
     assert not {"acme-sign", "acme-saw"} & said_by(tmp_path / "run").keys()
 
 
+@pytest.mark.slow
 def test_builders_of_optimizers_and_schedules_are_wrapped(acme: Plugins, tmp_path: Path) -> None:
     acme.install("acme-watch", WRAPPER)
     train("sft_config", tmp_path, "wrapped", CHANGES)
@@ -116,6 +118,7 @@ def test_builders_of_optimizers_and_schedules_are_wrapped(acme: Plugins, tmp_pat
     assert_same_run(tmp_path / "plain", tmp_path / "wrapped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -135,6 +138,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(optimizer: dict[str, Any], tm
     assert_same_run(tmp_path / "whole", tmp_path / "parted")
 
 
+@pytest.mark.slow
 def test_resuming_without_the_package_of_the_optimizer_names_what_to_install(acme: Plugins, tmp_path: Path) -> None:
     train("sft_config", tmp_path, "run", CHANGES)
     acme.remove("acme-sign")

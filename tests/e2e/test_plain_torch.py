@@ -64,6 +64,7 @@ def test_a_recurrent_policy_divided_among_two_ranks_learns_what_one_process_lear
     }
 
 
+@pytest.mark.slow
 def test_a_policy_that_offers_no_division_is_refused_with_the_name_of_the_protocol(
     train_on: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

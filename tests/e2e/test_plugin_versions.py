@@ -65,6 +65,7 @@ def test_resuming_without_an_observer_warns_and_goes_on(
     assert f"{written} not installed: pip install acme-watch==0.3" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_resuming_without_a_plugin_that_is_no_longer_used_causes_no_warning(
     plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +103,7 @@ def test_resuming_without_a_needed_plugin_names_what_to_install(
     assert not (tmp_path / "fresh").exists()
 
 
+@pytest.mark.slow
 def test_resuming_without_the_trainer_names_what_to_install(plugins: Plugins, tmp_path: Path) -> None:
     plugins.install("acme-algo", TRAINER)
     train("sft_config", tmp_path, "run", {"trainer": {"name": "tuned"}, "run": {"steps": 2}})
@@ -114,6 +116,7 @@ def test_resuming_without_the_trainer_names_what_to_install(plugins: Plugins, tm
     assert advice == "the checkpoint was written with acme-algo 0.3, which is not installed: pip install acme-algo==0.3"
 
 
+@pytest.mark.slow
 def test_resuming_without_several_plugins_names_all_in_one_command_before_any_guess(
     plugins: Plugins, tmp_path: Path
 ) -> None:

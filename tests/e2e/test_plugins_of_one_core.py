@@ -165,6 +165,7 @@ def test_a_plugin_and_a_configuration_with_the_old_names_train(
     assert set(climb["acme-climb"].calls) == calls
 
 
+@pytest.mark.slow
 def test_the_kit_under_its_old_name_tests_an_old_plugin(climb: Plugins) -> None:
     from rlcore_testing import conformance
 
@@ -190,6 +191,7 @@ def as_recorded_then(run: Path) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_run_begun_with_the_one_core_resumes_to_the_same_bits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

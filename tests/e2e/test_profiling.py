@@ -43,6 +43,7 @@ SAMPLED = {"generate", "reward", "reward/reward functions"}
 LEARNED = {"batches", "update", "update/forward", "update/backward", "optimizer", "metrics"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "trainer", "phases"),
     [
@@ -108,6 +109,7 @@ def test_rewards_computed_during_sampling_have_their_own_track_in_the_trace(tmp_
     check_trace(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo_config", "sft_config"])
 def test_profiling_changes_only_the_printed_text_and_one_folder(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -157,6 +159,7 @@ def test_a_run_that_another_observer_ends_leaves_a_profile(
     assert profiling.phase("a") is profiling.phase("b")
 
 
+@pytest.mark.slow
 def test_a_run_within_a_profiled_run_has_a_profile_of_its_own(tmp_path: Path) -> None:
     inner = []
 
@@ -255,6 +258,7 @@ def test_only_the_first_of_two_ranks_writes_a_profile(company: Company) -> None:
     check_trace(company.folder)
 
 
+@pytest.mark.slow
 def test_profiling_two_ranks_counts_their_exchange_and_keeps_the_type_of_the_policy(company: Company) -> None:
     assert company.as_built == (True, True)
     assert {"generate", "update/forward", "evaluate", "gather"} <= names(told(company.folder)["steps"])

@@ -106,6 +106,7 @@ def test_observers_receive_the_error_that_ends_a_run(plugins: Plugins, tmp_path:
     assert plugins["acme-watch"].heard == [("on_run_start", 0), ("on_run_end", caught.value)]
 
 
+@pytest.mark.slow
 def test_a_wrapped_component_is_used_and_does_not_change_the_numbers(plugins: Plugins, tmp_path: Path) -> None:
     plugins.install("acme-rewards", REWARDS)
     changes = {**SHORT, "eval": {"every": 1}, "checkpoint": {"every": 1}, "reward_fn": "letters", "loggers": []}
@@ -150,6 +151,7 @@ def test_a_registered_reward_is_recorded_whatever_its_form(reward_fn: Any, plugi
     assert said_by(tmp_path / "run")["acme-rewards"] == "0.3"
 
 
+@pytest.mark.slow
 def test_plugins_that_were_dropped_are_listed_when_the_run_ends(
     plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

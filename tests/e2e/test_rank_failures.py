@@ -12,6 +12,7 @@ from warm_python import WarmPython
 SCRIPT = str(Path(__file__).with_name("rank_failures.py"))
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_ends_the_run_and_the_error_names_its_function(
     warm_python: WarmPython, tmp_path: Path
 ) -> None:

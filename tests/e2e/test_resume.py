@@ -40,6 +40,7 @@ def test_resume_is_no_interruption(
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(child: Callable, tmp_path: Path) -> None:
     # Calls 1 and 2 are the first two rounds, call 3 is the evaluation after them; call 4 is in the third round.
     stopped = child("ppo_config", "run", STEPS, "SIGINT+SIGINT@4")

@@ -51,6 +51,7 @@ def train(tmp_path: Path, warm_python: WarmPython) -> Train:
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function", ["hang", "stopped_and_hanging", pytest.param("hang_in_a_pool", marks=pytest.mark.slow)]
 )
@@ -61,6 +62,7 @@ def test_a_reward_that_never_returns_ends_the_process_with_its_name_and_the_batc
     assert done.stderr.splitlines()[-1].startswith(said)
 
 
+@pytest.mark.slow
 def test_a_stop_while_a_reward_runs_finishes_the_step_and_saves(train: Train, tmp_path: Path) -> None:
     done = train("stopped", "run.reward_timeout_s=600")
     assert done.returncode == 0, done.stderr
@@ -68,6 +70,7 @@ def test_a_stop_while_a_reward_runs_finishes_the_step_and_saves(train: Train, tm
     assert (tmp_path / "runs/r/checkpoints/00000001/manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_the_time_limit_applies_to_metric_functions_too(train: Train) -> None:
     done = train("quick", "data.metric_fn=judges:hang", "run.steps=1")
     assert done.returncode == 1

@@ -29,6 +29,7 @@ def is_allowed(prompt: str, output: str) -> bool:
     return all(MASK[one, other] for one, other in pairwise(ids))
 
 
+@pytest.mark.slow
 def test_no_sample_of_a_run_breaks_its_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[tuple[str, str]] = []
 
@@ -49,6 +50,7 @@ def test_no_sample_of_a_run_breaks_its_mask(tmp_path: Path, capsys: pytest.Captu
     assert not all(is_allowed(*pair) for pair in zip(WORDS, free.generate(WORDS, max_new_tokens=20), strict=True))
 
 
+@pytest.mark.slow
 def test_a_run_with_a_mask_resumes_exactly_and_not_without_it(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"logit_mask": MASK, "checkpoint": {"every": 1}}
     train("ppo_config", tmp_path, "whole", changes | {"run": {"steps": 4}})

@@ -27,6 +27,7 @@ def check_same_metrics(one: Path, other: Path) -> None:
         assert first == pytest.approx(second, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sft", pytest.param("ppo", marks=pytest.mark.slow)])
 def test_two_ranks_that_divide_layers_learn_and_log_what_one_process_does(
     train_on: Train, tmp_path: Path, name: str  # noqa: F811

@@ -35,6 +35,7 @@ def same_weights(one: Path, other: Path) -> None:
     assert_same(load_file(one / "model/model.safetensors"), load_file(other / "model/model.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["sft_config", "ppo_config"])
 def test_evaluating_more_often_does_not_change_training(tmp_path: Path, scenario: str) -> None:
     for name, cadence in (("often", {"every": 1, "at_start": True, "samples": 2}), ("never", {"every": 0})):
@@ -69,6 +70,7 @@ def test_a_run_ends_with_the_first_step_after_which_its_time_is_over(
     assert train("sft_config", tmp_path, "run", changes).run.step == steps
 
 
+@pytest.mark.slow
 def test_the_recorded_configuration_of_a_run_trains_the_same(base: str, tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in WORDS))
     (tmp_path / "house_rewards.py").write_text(

@@ -68,6 +68,7 @@ def test_a_run_that_is_resumed_with_other_numbers_of_ranks_equals_an_uninterrupt
         check_same(tmp_path / f"straight-{scenario}", changing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_every_rank_receives_the_rows_of_all_in_their_order(
     world: int, warm_python: WarmPython, tmp_path: Path

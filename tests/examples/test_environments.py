@@ -14,6 +14,7 @@ from rlcore.protocols import Turn
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
+@pytest.mark.slow
 def test_alice_learns_the_form_of_answers_and_is_evaluated_on_other_questions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +39,7 @@ def lines(result: Any, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (result.run_dir / name).read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["grpo", "ppo"])
 def test_the_numbers_are_guessed_in_at_most_three_turns(
     trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,6 +85,7 @@ def test_only_binary_search_always_finds_the_number_of_the_example(monkeypatch: 
     assert best(list(range(1, 8)), []) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["grpo", "ppo"])
 def test_a_wrong_guess_takes_a_quarter_from_the_reward(
     trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

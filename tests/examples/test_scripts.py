@@ -36,6 +36,7 @@ def run(tmp_path: Path, warm_python: WarmPython) -> Callable[..., str]:
     return start
 
 
+@pytest.mark.slow
 def test_randomwalks_prints_its_result_and_the_folder_of_the_run(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "randomwalks.py", "--epochs", "1", "--steps", "1", "--out", "runs")
     assert "optimality over 1000 samples: 0." in said
@@ -44,6 +45,7 @@ def test_randomwalks_prints_its_result_and_the_folder_of_the_run(run: Callable[.
     assert model.config.n_embd == 144
 
 
+@pytest.mark.slow
 def test_randomwalks_ilql_prints_the_result_of_each_beta(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "randomwalks_ilql.py", "--steps", "2", "--out", "runs")
     for beta in (0, 1, 100):
@@ -53,6 +55,7 @@ def test_randomwalks_ilql_prints_the_result_of_each_beta(run: Callable[..., str]
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "runs/randomwalks-ilql/model").config.n_embd == 144
 
 
+@pytest.mark.slow
 def test_randomwalks_rft_prints_its_result_and_the_number_of_samples(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "randomwalks_rft.py", "--epochs", "1", "--steps", "2", "--out", "runs")
     assert re.search(r"optimality 0\.\d+ after \d+\.\d CPU seconds", said)
@@ -64,6 +67,7 @@ def test_randomwalks_rft_prints_its_result_and_the_number_of_samples(run: Callab
     assert after["eval/cpu_s"] > before["eval/cpu_s"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["ilql", "rloo"])
 def test_the_example_of_defaults_prints_the_reward_before_and_after(
     trainer: str, run: Callable[..., str], tmp_path: Path
@@ -125,6 +129,7 @@ def made_up_reviews(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["made up", "real"])
 def test_the_reviews_example_trains_a_model_on_a_file(source: str, run: Callable[..., str], tmp_path: Path) -> None:
     if source == "real" and not REVIEWS.exists():
@@ -136,6 +141,7 @@ def test_the_reviews_example_trains_a_model_on_a_file(source: str, run: Callable
     assert (tmp_path / "runs/reviews-ppo/model/config.json").exists()
 
 
+@pytest.mark.slow
 def test_reviews_are_learned_from_preferences_by_each_configuration_file(
     run: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -147,6 +153,7 @@ def test_reviews_are_learned_from_preferences_by_each_configuration_file(
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "runs/reviews-reward/model").num_labels == 1
 
 
+@pytest.mark.slow
 def test_the_gsm8k_example_learns_the_form_of_answers_from_a_rule(run: Callable[..., str], tmp_path: Path) -> None:
     rows = [
         {"question": f"What is {i} + {k}?", "answer": f"{i} + {k} = <<{i}+{k}={i + k}>>{i + k}\n#### {i + k}"}
@@ -171,6 +178,7 @@ def test_answers_of_gsm8k_have_the_form_that_the_rule_rewards() -> None:
         assert sum(formed(answers)) > 0.7 * len(answers)
 
 
+@pytest.mark.slow
 def test_the_example_of_short_sentences_logs_both_rewards_by_their_names(
     run: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -185,6 +193,7 @@ def test_the_example_of_short_sentences_logs_both_rewards_by_their_names(
     assert rows
 
 
+@pytest.mark.slow
 def test_the_translation_example_trains_a_t5_from_random_weights(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "translation_t5.py", "--epochs", ".1", "--steps", "1", "--out", "runs")
     assert "right of 500 held-out numbers: 0.000 before PPO" in said
@@ -204,6 +213,7 @@ def test_the_example_of_distillation_compares_five_ways(run: Callable[..., str],
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "runs/on-policy/model").config.hidden_size == 64
 
 
+@pytest.mark.slow
 def test_the_ddpo_example_prints_the_rise_of_the_reward(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "ddpo.py", "--rounds", "1", "--reward", "compressibility")
     assert re.search(r"compressibility: -0\.\d+ -> -0\.\d+, a rise of .* standard errors", said)
@@ -222,6 +232,7 @@ def test_the_ddpo_example_learns_and_its_control_does_not(run: Callable[..., str
     assert rises["control"][0] < 0.001
 
 
+@pytest.mark.slow
 def test_the_calculator_is_called_by_a_policy_that_imitates_the_demonstrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_any_sections_are_a_configuration_or_give_a_clear_error(values: dict[str
     assert isinstance(made, TrainConfig | ConfigError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("section", "option"), OPTIONS)
 @given(value=VALUES)
 def test_an_option_keeps_its_value_or_is_refused_by_name(section: str, option: str, value: Any) -> None:

@@ -27,6 +27,7 @@ def train(folder: Path, steps: int, trainer: dict[str, Any], **sections: Any) ->
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_by_default_evaluations_and_samples_of_the_result_follow_q(tmp_path: Path) -> None:
     result = train(tmp_path, 120, {"name": "ilql", **LEARNS}, gen={"temperature": 0.0, "max_new_tokens": 3})
     assert result.run.config.gen.beta == 16
@@ -36,6 +37,7 @@ def test_by_default_evaluations_and_samples_of_the_result_follow_q(tmp_path: Pat
     assert result.generate(["q"], beta=0.0) == ["b"]
 
 
+@pytest.mark.slow
 def test_an_explicit_beta_of_zero_imitates_the_samples(tmp_path: Path) -> None:
     gen = {"temperature": 0.0, "max_new_tokens": 3, "beta": 0.0}
     result = train(tmp_path, 120, {"name": "ilql", **LEARNS}, gen=gen, eval={"gen": {"beta": [0, 16]}})

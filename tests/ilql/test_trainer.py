@@ -128,6 +128,7 @@ def test_targets_get_no_gradient(make_trainer: Make, tiny_gpt2: PreTrainedModel)
     assert all(weight.grad is not None for weight in module.q_heads.heads.parameters())
 
 
+@pytest.mark.slow
 def test_a_run_that_was_resumed_syncs_at_the_same_steps(tmp_path: Any) -> None:
     def go(name: str, steps: int, resume: str = "never") -> tuple[list[float], list[torch.Tensor]]:
         result = rlcore.train(
@@ -208,6 +209,7 @@ def test_equal_rewards_are_learned_from_with_a_warning(
     assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_model", [make_gpt2, make_t5])
 def test_sampling_steered_by_q_prefers_the_rewarded_token(
     make_trainer: Make, make_model: Callable[[], PreTrainedModel]

@@ -18,6 +18,7 @@ TRAINERS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dist", "trainer", "options"), TRAINERS, ids=str)
 def test_an_activation_that_is_no_number_ends_the_run_of_a_model_of_any_kind(
     tmp_path: Path, dist: str, trainer: str, options: dict[str, Any]

@@ -99,6 +99,7 @@ def changes_of(dist: str, trainer: str, options: Mapping[str, Any], root: object
     return Changes(subject, str(root))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dist", "trainer", "options", "named"), BESIDE, ids=str)
 def test_an_option_that_needs_others_has_an_effect_in_a_resumed_run_too(
     dist: str, trainer: str, options: dict[str, Any], named: str, tmp_path: object
@@ -109,6 +110,7 @@ def test_an_option_that_needs_others_has_an_effect_in_a_resumed_run_too(
     assert not changes.silent, changes.silent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dist", "trainer", "path"), [
     (dist, trainer, path) for dist, trainer in ALONE for path in SILENT.get(trainer, {})
 ])  # fmt: skip

@@ -76,6 +76,7 @@ def test_merging_changes_neither_the_configuration_nor_neighbouring_options(tmp_
     assert dict(config.eval.gen) == {"temperature": 0.5, "top_p": 0.5}
 
 
+@pytest.mark.slow
 # trlX #412: save_best looked up a fixed reward key, which an evaluation sweep renames, so no best was ever saved.
 @pytest.mark.parametrize(
     ("metric", "mode"),

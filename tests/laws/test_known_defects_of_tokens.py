@@ -46,6 +46,7 @@ def test_sampled_tokens_are_the_tokens_trained_on(make_trainer: Make, kind: Kind
         assert set(recorder.learned) <= set(recorder.sampled)
 
 
+@pytest.mark.slow
 # trlX put the reward a slot or two past EOS for short responses, so that ending could not be learned.
 def test_a_policy_learns_to_sample_eos_if_short_responses_are_rewarded(tmp_path: Path, kind: Kind) -> None:
     def reward_fn(outputs: list[str]) -> list[float]:
@@ -83,6 +84,7 @@ def test_padding_with_eos_does_not_change_training(tmp_path: Path, kind: Kind, l
     assert said[0] == said[1]
 
 
+@pytest.mark.slow
 # The same for demonstrations: EOS is a trained token of every demonstration, whatever the padding token is.
 @pytest.mark.parametrize("learner", ["sft", "ilql"])
 @pytest.mark.parametrize("pad_is_eos", [False, True], ids=["pad", "pad is eos"])

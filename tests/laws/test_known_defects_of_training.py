@@ -39,6 +39,7 @@ def batch_of(rows: list[tuple[list[int], list[int]]]) -> Trajectories:
     )
 
 
+@pytest.mark.slow
 # trlX #517: with a shared trunk the reference drifted, because the embeddings tied to the head kept training;
 # with nothing or everything frozen, it differed from the initial model.
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_the_reference_is_the_model_before_training(tmp_path: Path, kind: Kind, 
     assert first["kl/mean"] == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.slow
 # After trlX #522, ILQL targets were synced only at the end of a pass over the data, so possibly never.
 @pytest.mark.parametrize("batch_size", [1, 2, 5], ids=lambda size: f"a pass is {-(-5 // size)} steps")
 @pytest.mark.parametrize("every", [1, 3, 4])
@@ -91,6 +93,7 @@ def test_targets_are_synced_after_a_number_of_optimizer_steps(
     assert synced == list(range(every, 10, every))
 
 
+@pytest.mark.slow
 # Gradients of micro-batches were summed, or their means averaged, so that the learning rate depended on the split.
 @pytest.mark.parametrize("micro", [1, 4])
 def test_splitting_a_batch_does_not_change_the_gradient(tmp_path: Path, kind: Kind, learner: str, micro: int) -> None:
@@ -143,6 +146,7 @@ CHANGING = {
 """Metrics that report this state."""
 
 
+@pytest.mark.slow
 # Resuming reset the step, the KL coefficient, running moments, the order of the data or the optimizer.
 def test_a_resumed_run_continues_as_if_it_had_not_stopped(tmp_path: Path, learner: str) -> None:
     stop_in: list[str] = []

@@ -160,6 +160,7 @@ def test_every_field_of_a_trainer_matters_in_a_resumed_run(dist: str, trainer: s
     assert not ignored
 
 
+@pytest.mark.slow
 def test_every_field_of_a_run_and_of_its_random_generators_matters_in_a_resumed_run(tmp_path: Path) -> None:
     resumed = Resumed(subject_of("rlcore-reinforce", "reinforce", {"rollouts": 8}), tmp_path)
     state, rng = resumed.state, resumed.rng

@@ -65,6 +65,7 @@ def test_compiled_blocks_have_the_log_probs_and_gradients_of_the_model(make: Any
     assert "run" in CALLS
 
 
+@pytest.mark.slow
 def test_sampling_references_and_copies_run_blocks_as_they_are() -> None:
     policy = build(make_llama(), reference=True, compile=BACKEND)
     with torch.no_grad():

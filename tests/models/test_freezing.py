@@ -114,6 +114,7 @@ def test_finding_the_modules_below_a_block_leaves_the_model_unchanged() -> None:
     assert torch.equal(logits(model), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unfrozen", [None, 0, 1, 2, 4])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_reference_of_a_full_model_is_an_exact_copy_that_never_changes(name: str, unfrozen: int | None) -> None:

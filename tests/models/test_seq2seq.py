@@ -39,6 +39,7 @@ def losses(
     return torch.stack(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["left", "right", "both"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_log_probs_are_transformers_own_losses_token_by_token(name: str, side: str) -> None:
@@ -102,6 +103,7 @@ def test_log_probs_of_sampling_equal_those_of_scoring(name: str, tokenizer: Any)
     assert torch.allclose(said.values, batch["values"], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", [make_tokenizer, habitual])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_sampling_gives_the_continuation_of_generate(name: str, tokenizer: Any) -> None:

@@ -102,6 +102,7 @@ def test_hooks_of_a_refused_plugin_are_never_called(site: Site) -> None:
     assert site.python("-c", code).stdout == "done\n"
 
 
+@pytest.mark.slow
 def test_a_plugin_for_another_rlcore_is_never_imported(site: Site) -> None:
     shout = "import sys\nsys.stderr.write('IMPORTED')\n"
     site.install("too-new", shout, requires=("attrs>=1", "RLCORE >=9.1"))
@@ -130,6 +131,7 @@ def test_unreadable_metadata_is_shown_and_breaks_nothing(site: Site) -> None:
         assert plugins[dist]["reason"].startswith("its "), dist
 
 
+@pytest.mark.slow
 def test_two_dists_with_one_name_both_work_in_full_and_the_short_one_names_both(site: Site) -> None:
     site.install("acme-ppo", GOOD.format(name="best"))
     site.install("zeta-ppo", GOOD.format(name="best"), version="2.0")
@@ -185,6 +187,7 @@ def test_a_folder_that_the_path_holds_twice_is_no_second_place(site: Site, tmp_p
     assert site.notes == []
 
 
+@pytest.mark.slow
 def test_the_metadata_beside_the_code_of_an_editable_install_is_no_second_one(site: Site, tmp_path: Path) -> None:
     code = tmp_path / "my code"
     site.install("acme", GOOD.format(name="x"))
@@ -210,6 +213,7 @@ def test_an_old_dist_hidden_by_a_newer_one_without_plugins_is_not_listed(site: S
     assert site.notes == [f"acme is installed 2 times: 2.0 in {site.folder} is used, 1.0 in {second} is not"]
 
 
+@pytest.mark.slow
 def test_nothing_loads_from_the_working_folder(site: Site) -> None:
     site.install("local", GOOD.format(name="x"), folder=site.elsewhere)
     assert "local" not in site.plugins(cwd=site.elsewhere)
@@ -242,6 +246,7 @@ def test_a_switch_that_names_nothing_installed_is_remarked_on(site: Site) -> Non
     assert "note: RLCORE_DISABLE_PLUGINS names 'acme-dop', which is not installed; 'acme-dpo' is" in done.stdout
 
 
+@pytest.mark.slow
 def test_strict_mode_raises_for_a_broken_plugin_but_the_list_is_still_shown(site: Site) -> None:
     site.install("acme", "raise ValueError('no')\n")
     code = "from rlcore.plugins.registry import registries; registries()"

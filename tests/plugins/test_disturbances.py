@@ -96,6 +96,7 @@ def test_objects_and_plugins_with_only_hooks_of_later_versions_are_accepted(site
     assert [state_of(site.plugins()[dist]) for dist in ("acme", "beta")] == [("ok", ""), ("ok", "")]
 
 
+@pytest.mark.slow
 def test_metadata_without_a_version_or_any_content_disturbs_no_command(site: Site) -> None:
     site.install("acme", BAD)
     (site.folder / "acme-0.3.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\n")

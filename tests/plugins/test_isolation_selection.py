@@ -81,6 +81,7 @@ def test_forked_and_spawned_workers_see_the_plugins_of_their_run(site: Site) -> 
     assert done.stdout.splitlines() == [f"True {count}" for count in (2, 2, 1, 1, 0, 0)], done.stderr
 
 
+@pytest.mark.slow
 def test_list_plugins_shows_the_plugins_of_a_configuration_and_ignores_its_other_sections(site: Site) -> None:
     (site.elsewhere / "run.yaml").write_text("trainer: 3\nplugins: {disable: [one-acme], only: [acme-one]}\n")
     done = site.python("-m", "rlcore", "list-plugins", "--config", "run.yaml")

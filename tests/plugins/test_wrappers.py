@@ -194,6 +194,7 @@ def show(tmp_path: Path) -> Python:
     return run
 
 
+@pytest.mark.slow
 def test_the_chain_around_every_component_is_shown_innermost_first(show: Python) -> None:
     lines = show("--wrapped").stdout.splitlines()
     ppo = "trainer 'ppo' (rlcore-ppo 0.1.0)  <- acme-timer:main <- acme-trace:main"

@@ -51,6 +51,7 @@ def assert_scored(batch: Trajectories, model: PreTrainedModel, head: Any, refere
             torch.testing.assert_close(batch["kl"][i][chosen], kl, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("room", "kl_coef"), [(2.0, 0.3), (2.0, 0.0), (0.0, 0.3)])
 def test_a_round_with_a_cached_trunk_equals_one_with_plain_models(
     make_trainer: Make, room: float, kl_coef: float

@@ -40,6 +40,7 @@ def test_the_score_is_earned_at_the_last_chosen_token(
     assert {name: metrics[f"reward/{name}"] for name in spread} == pytest.approx(spread)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gen", [{}, {"temperature": 0.7}], ids=str)
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "full"])
 def test_the_reported_kl_is_that_of_the_response_tokens(

@@ -147,6 +147,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_prompts_that_join_a_batch_do_not_change_samples(family: str, options: dict[str, Any]) -> None:
@@ -160,6 +161,7 @@ def test_prompts_that_join_a_batch_do_not_change_samples(family: str, options: d
     assert sum(watched.begun) + sum(watched.joined) == len(LENGTHS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [2, 4, 100])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 def test_refilled_sampling_gives_the_same_samples_for_every_batch_size(

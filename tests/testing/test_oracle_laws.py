@@ -108,6 +108,7 @@ MUTATIONS: dict[str, tuple[str, Any, str, Callable[..., Any], str]] = {
 """Name → trainer, what is replaced, by what, and a part of the message."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sft", "ilql"])
 def test_training_equals_an_independent_implementation(name: str) -> None:
     it_equals_its_oracle(subject(name))
@@ -168,6 +169,7 @@ def reinforce(run: Recorded) -> Iterator[Loss]:
         yield loss, {"loss/policy": loss}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wrong_site")
 def test_a_trainer_with_a_loop_of_its_own_equals_an_independent_implementation() -> None:
     it_equals_its_oracle(attrs.evolve(wrong("trainers", "right"), oracles={"right": reinforce}))

@@ -134,6 +134,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "worker", dict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("right", "law"), CASES)
 @pytest.mark.usefixtures("wrong_site")
 def test_a_right_component_keeps_the_law(right: Right, law: Law) -> None:
@@ -148,6 +149,7 @@ def test_any_right_component_keeps_the_law(law: Law) -> None:
     assert_kept(law, some(kind="architectures", target=OPTIONS + "same_each_time"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["right", "observer", "wrapping", "plays_right"])
 @pytest.mark.parametrize("law", laws_in(dist), ids=lambda law: law.name)
 def test_a_right_dist_keeps_the_law(law: Law, name: str, site: Site) -> None:

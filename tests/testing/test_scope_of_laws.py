@@ -26,6 +26,7 @@ def test_each_law_names_an_example_that_differs_in_every_call(law: Law) -> None:
         law(wrong("architectures", "learns-Unseeded"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("laws", "plugin", "name"),
     [(learners, "acme-wrong", "learns-Toy"), (scorers, "rlcore-reward", "sequence_scorer")],

@@ -45,6 +45,7 @@ def hold() -> None:
         LAW(Subject(name, tuple(plugin for plugin in all_registries().discovery.plugins if plugin.dist == name)))
 
 
+@pytest.mark.slow
 def test_pickles_are_the_same_in_a_new_process() -> None:
     assert digests().items() <= worker.worker().items()
 

@@ -40,6 +40,7 @@ def wrong(kind: str, who: str) -> Subject:
     return installed(of, f"acme-wrong:{AS_ARCHITECTURES.get(kind, '')}{who}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRONG, ids=str)
 def test_a_wrong_component_breaks_the_law(
     case: Wrong, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

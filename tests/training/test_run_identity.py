@@ -72,6 +72,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CHANGES if name != "run.seed"])
 def test_resuming_with_an_option_that_changes_the_result_is_refused_unless_accepted(
     name: str, finished: Path, tmp_path: Path
@@ -111,6 +112,7 @@ def test_options_that_do_not_change_the_result_may_change_on_resuming(finished: 
     assert manifest_of(result)["accepted_changes"] == []
 
 
+@pytest.mark.slow
 def test_resuming_with_another_number_of_processes_records_whether_it_is_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

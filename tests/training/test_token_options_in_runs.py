@@ -102,6 +102,7 @@ def run_ppo(root: Path, name: str, **changes: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_resumes_exactly_with_its_tokens_and_not_with_others(tmp_path: Path) -> None:
     run_ppo(tmp_path, "whole", steps=2)
     run_ppo(tmp_path, "parts", steps=1)

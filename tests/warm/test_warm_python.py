@@ -59,12 +59,14 @@ def what_is_told(text: str) -> list[object]:
     return [argv, path, cwd, environment, name, Path(cwd, file), read, modules]
 
 
+@pytest.mark.slow
 def test_concurrent_processes_get_their_own_output(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "who.py").write_text("import os, sys\nprint(os.environ['WHO'])\nsys.exit(int(os.environ['WHO']))\n")
     done = warm_python.run_together(["who.py"], cwd=tmp_path, environments=[{"WHO": "4"}, {"WHO": "5"}], timeout_s=600)
     assert [(each.returncode, each.stdout) for each in done] == [(4, "4\n"), (5, "5\n")]
 
 
+@pytest.mark.slow
 def test_forked_processes_have_different_string_hashes(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "order.py").write_text("print(hash('a word'))\n")
     done = warm_python.run_together(["order.py"], cwd=tmp_path, environments=[os.environ] * 2, timeout_s=600)
@@ -82,6 +84,7 @@ def test_a_process_that_takes_too_long_is_killed_with_its_children(tmp_path: Pat
     assert warm_python.run(["-m", "this"], cwd=tmp_path, environment=os.environ).returncode == 0
 
 
+@pytest.mark.slow
 def test_no_two_forked_processes_draw_the_same_random_numbers(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "draw.py").write_text(
         "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), torch.rand(1).item())\n"

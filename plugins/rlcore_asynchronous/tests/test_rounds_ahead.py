@@ -108,6 +108,7 @@ def test_resuming_equals_not_having_stopped(trainer: str, ahead: int, tmp_path: 
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_between_checkpoints_repeats_its_rounds(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", "ppo", 2, run={"steps": 6})
     calls = list[int]()
@@ -156,6 +157,7 @@ def test_rounds_after_the_last_step_are_left_out_if_nothing_can_go_on_from_there
     assert counts == {True: 5, False: 3}
 
 
+@pytest.mark.slow
 def test_a_run_can_become_synchronous_and_asynchronous_where_it_is_resumed(tmp_path: Path) -> None:
     train(tmp_path, "grpo", 1, run={"steps": 2})
     with pytest.raises(ConfigError, match=r"run\.asynchronous was 1"):

@@ -131,6 +131,7 @@ def test_a_round_takes_as_long_as_the_longer_side(
     assert taken[0] / taken[steps] >= 1.6, taken
 
 
+@pytest.mark.slow
 def test_weights_of_a_sampler_with_one_version_change_between_requests_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_an_error_of_a_sampler_in_its_thread_ends_the_run(tmp_path: Path, monkey
     assert len([line for line in metrics(tmp_path) if "loss/policy" in line]) == 2
 
 
+@pytest.mark.slow
 def test_a_round_that_the_trainer_did_not_foresee_is_sampled_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +248,7 @@ def reinforce(folder: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_samples_that_are_not_corrected_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "off", "ppo", 1, change={"is_correction": "off"}, run={"steps": 1})
     assert "samples of earlier weights are not corrected" in capsys.readouterr().err

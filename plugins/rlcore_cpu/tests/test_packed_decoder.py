@@ -87,6 +87,7 @@ def assert_they_go_on_alike(padded: Decoder, packed: Decoder, expected: DecodeSt
         expected, said = padded.step(tokens), packed.step(tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("kind", PROMPTS)
 @pytest.mark.parametrize(("least_shared", "cache"), [(99, BlockCache), (1, SharedCache)])

@@ -135,6 +135,7 @@ def test_the_report_shows_the_grid_of_every_evaluation(tmp_path: Path, browser: 
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_a_pipeline_that_plain_diffusers_loads(tmp_path: Path) -> None:
     result = train(tmp_path)
     loaded = StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
@@ -145,6 +146,7 @@ def test_a_run_ends_with_a_pipeline_that_plain_diffusers_loads(tmp_path: Path) -
     assert not torch.equal(loaded.unet.conv_in.weight, start.unet.conv_in.weight)
 
 
+@pytest.mark.slow
 def test_lora_layers_are_saved_alone_and_merged(tmp_path: Path) -> None:
     train(
         tmp_path,
@@ -250,6 +252,7 @@ def test_a_trainer_of_language_models_refuses_an_image_pipeline(tmp_path: Path) 
         rlcore.train(model, trainer="sft", samples=["a cat"], run={"root": str(tmp_path)})
 
 
+@pytest.mark.slow
 def test_a_second_run_continues_with_the_lora_layers_of_a_pipeline_in_memory(tmp_path: Path) -> None:
     pipeline = make_tiny_pipeline()
     for steps in (1, 2):

@@ -189,6 +189,7 @@ def test_batches_that_wait_in_the_store_can_be_opened_with_datasets(tmp_path: Pa
     assert len(store) == 2
 
 
+@pytest.mark.slow
 def test_a_taken_batch_is_memory_mapped_and_not_read_into_memory(tmp_path: Path) -> None:
     store, height, width = make_store(tmp_path), 2048, 1024  # 3 x 2 M entries: tokens and two columns
     for seed in range(3):

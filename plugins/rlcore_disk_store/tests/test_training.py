@@ -91,6 +91,7 @@ def test_rollouts_that_wait_through_a_checkpoint_are_learned_from_after_it(
     assert_same_run(expected, train(tmp_path, "mixed", "memory", resume="auto"))
 
 
+@pytest.mark.slow
 def test_kept_rounds_hold_the_rollouts_that_were_trained_on(tmp_path: Path) -> None:
     from datasets import Dataset
 

@@ -74,6 +74,7 @@ def test_the_teacher_does_not_train_and_has_no_dropout(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], weight) for name, weight in teacher.named_parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trainer", "options"), [
     ("distill", {"divergence": "forward_kl", "on_policy": 0.0}),
     ("distill", {"divergence": "jsd", "on_policy": 0.5}),

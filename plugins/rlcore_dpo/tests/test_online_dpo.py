@@ -69,6 +69,7 @@ def check(law: str, variant: str) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)
@@ -148,6 +149,7 @@ def test_an_infinite_score_ends_the_run(tmp_path: Path) -> None:
         trainer.update(batch.with_columns(scores=scores))
 
 
+@pytest.mark.slow
 def test_training_raises_the_reward(tmp_path: Path) -> None:
     rewards: list[float] = []
 

@@ -196,6 +196,7 @@ def test_a_template_that_refuses_results_without_calls_is_checked_with_calls(byt
         Dialogue(tokenizer, DataConfig()).check([user("a")], [{"role": "tool", "content": "b"}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_chat", [True, False])
 def test_a_reply_is_whole_or_longer_than_its_room(byte_tokenizer: Any, llama_tokenizer: Any, is_chat: bool) -> None:  # noqa: F811
     for tokenizer in (of_family(byte_tokenizer, JOINT[0]), llama_tokenizer):

@@ -83,6 +83,7 @@ def double(number: int) -> int:
     return 2 * number
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_exactly_where_it_was_stopped(tmp_path: Path) -> None:
     trainer = {"name": "ppo", **TRAINERS["ppo"]}
     whole = run(tmp_path / "whole", trainer=trainer, run=at(tmp_path / "whole", steps=4))

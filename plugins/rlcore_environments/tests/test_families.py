@@ -85,6 +85,7 @@ def train(tokenizer: Any, model: str, trainer: str, folder: Path) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_an_adapter_is_trained_on_the_policys_turns_within_one_rendering_of_the_dialogue(

@@ -63,6 +63,7 @@ def test_fresh_seeds_are_others_in_each_step_and_the_same_within_a_group(tmp_pat
     assert all(len(steps) == 3 and len(set.union(*steps)) == 1 for steps in evaluated.values())
 
 
+@pytest.mark.slow
 def test_a_run_with_fresh_seeds_goes_on_exactly_where_it_was_stopped(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", "fresh", steps=4)
     train(tmp_path / "parts", "fresh", steps=2)

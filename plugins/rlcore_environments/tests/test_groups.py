@@ -188,6 +188,7 @@ def test_turns_go_with_the_options_of_whole_episodes(options: Any, tmp_path: Pat
     assert all(row["advantage"] == 0.0 for row in failed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"micro_batch_size": 3}, {"micro_batch_tokens": 64}], ids=str)
 def test_the_size_of_micro_batches_does_not_change_what_turns_teach(options: Any, tmp_path: Path) -> None:
     """The weights after a step of plain gradient descent, whose length is that of the gradient, are the same."""

@@ -34,6 +34,7 @@ def processes(batch: object) -> set[int]:
     return {info["pid"] for info in batch.arguments["info"] if "pid" in info}  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["process", "episode"])
 @pytest.mark.parametrize("given", [NAME, Dice], ids=["named", "passed"])
 def test_results_in_a_process_are_those_in_this_one(given: object, isolate: str) -> None:
@@ -47,6 +48,7 @@ def test_results_in_a_process_are_those_in_this_one(given: object, isolate: str)
     assert len(processes(there)) == (1 if isolate == "process" else 3)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_ends_its_episodes_and_is_started_again() -> None:
     policy, player = make_policy(chat=True), make_player(NAME, data={"episodes": {"isolate": "episode"}})
     assert [row["seed"] for row in player.rows("train") or ()] == [0, 1, 2]

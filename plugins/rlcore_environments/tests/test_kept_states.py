@@ -44,6 +44,7 @@ def counting(policy: Any) -> Iterator[list[int]]:
         hook.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("size", [0, 2])
 @pytest.mark.parametrize("chat", [False, True])

@@ -49,6 +49,7 @@ def chosen_mask(batch: Any, i: int, width: int) -> torch.Tensor:
     return batch.action_mask[i][:width]
 
 
+@pytest.mark.slow
 def test_cohorts_and_batches_change_no_episode() -> None:
     """Whether episodes are sampled together, in parts, or while others are answered."""
     policy, seeds = make_policy("llama", chat=True), list(range(7))

@@ -56,6 +56,7 @@ def tools() -> Iterator[Tools]:
     found.shutdown()
 
 
+@pytest.mark.slow
 def test_schemas_are_those_of_the_server(tools: Tools) -> None:
     by_name = {tool["function"]["name"]: tool["function"] for tool in tools.tools}
     assert list(by_name) == ["double", "add", "note", "refuse", "wait", "draw", "die"]
@@ -65,6 +66,7 @@ def test_schemas_are_those_of_the_server(tools: Tools) -> None:
     assert parameters["required"] == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_results_and_errors_of_a_server_are_texts_for_the_policy(tools: Tools) -> None:
     episode = tools.make()
     try:

@@ -80,6 +80,7 @@ def test_nothing_is_replaced_by_default() -> None:
     assert "episode/refilled" not in batch.numbers
 
 
+@pytest.mark.slow
 def test_a_replacement_is_in_the_group_of_the_episode_that_failed(tmp_path: Path) -> None:
     alone = groups_of(train(tmp_path / "a", Failing, data={"episodes": {"max_failed": 1.0}}))
     rows = groups_of(train(tmp_path / "b", Failing, data={"episodes": {"max_failed": 1.0, "refill": 3}}))

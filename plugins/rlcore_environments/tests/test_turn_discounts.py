@@ -80,6 +80,7 @@ def test_a_discount_of_turns_that_equals_that_of_tokens_changes_nothing(tmp_path
     assert torch.equal(weights(plain), weights(same))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"turn_gamma": 0.3}, {"turn_lam": 0.0}], ids=["turn_gamma", "turn_lam"])
 def test_a_discount_of_turns_that_is_accepted_on_resume_takes_effect_from_there_on(
     change: dict[str, float], rounds: list[Trajectories], tmp_path: Path

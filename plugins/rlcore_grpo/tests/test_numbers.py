@@ -36,6 +36,7 @@ def logprobs_by_hand(trainer: Any, batch: Any) -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 def test_entropy_and_policy_loss_are_means_over_all_tokens_of_the_round(tmp_path: Path) -> None:
     """Of three groups, two have no spread, and are left out of the forward pass where nothing needs them."""
     model = make_llama()

@@ -38,6 +38,7 @@ def test_the_reference_moves_after_so_many_optimizer_steps(tmp_path: Path) -> No
     assert not any(weight.requires_grad for weight in policy.reference.parameters())
 
 
+@pytest.mark.slow
 def test_a_moving_reference_resumes_exactly(tmp_path: Path) -> None:
     def train(name: str, steps: int, resume: str = "never") -> Any:
         run = {"root": str(tmp_path), "name": name, "steps": steps, "resume": resume}
@@ -57,6 +58,7 @@ def test_a_moving_reference_resumes_exactly(tmp_path: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_a_reference_begins_or_ceases_to_move_where_it_is_when_a_run_is_resumed(tmp_path: Path) -> None:
     def train(name: str, steps: int, every: int) -> Any:
         trainer = {

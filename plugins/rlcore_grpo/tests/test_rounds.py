@@ -149,6 +149,7 @@ def test_each_round_takes_the_next_prompts(tmp_path: Path) -> None:
     assert sorted(asked[::SIZE]) == letters
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_between_the_passes_of_a_round_repeats_and_loses_no_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,7 @@ def test_an_empty_range_of_scores_is_refused() -> None:
         HumanReward(HumanConfig(low=3, high=3))
 
 
+@pytest.mark.slow
 def test_planning_a_run_asks_no_person(tmp_path: Path, capsys: Any) -> None:
     make_gpt2().save_pretrained(tmp_path / "model")
     make_tokenizer().save_pretrained(tmp_path / "model")

@@ -72,6 +72,7 @@ def test_metrics_completions_and_options_are_stored_as_the_core_writes_them(tmp_
     assert text == (run / "config.yaml").read_text().partition("\ntrainer:")[2].join(["trainer:", ""])
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_its_run_without_doubled_steps(tmp_path: Path, database: str) -> None:
     logger = {"name": "mlflow", "tracking_uri": database, "experiment": "resumed"}
     run, client = train_broken(tmp_path, logger), MlflowClient(tracking_uri=database)

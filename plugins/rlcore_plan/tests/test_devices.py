@@ -177,6 +177,7 @@ def test_a_strategy_that_fits_has_room_for_the_interpreter_too(folders: dict[str
         assert {each["options"]: each["fits"] for each in strategies}["run.shard=none"] is is_enough
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_fit_is_told_to_divide_its_model(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

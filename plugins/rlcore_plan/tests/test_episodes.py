@@ -37,12 +37,14 @@ def planned(folder: Path, **data: Any) -> Any:
     return estimate(merge(ppo(folder), {"data": {"prompts": None, "reward_fn": None, **data}}), "test").subject
 
 
+@pytest.mark.slow
 def test_prompts_of_an_environment_are_planned_with_its_first_messages(folders: dict[str, Path]) -> None:
     subject = planned(folders["gpt"], environment=Words, prompts=[{"words": 5}, {"words": 11}])
     assert (subject.lengths.prompt, subject.lengths.num_prompts) == (11, 2)
     assert ONE_TURN in subject.notes
 
 
+@pytest.mark.slow
 def test_an_environment_with_rows_of_its_own_is_planned(folders: dict[str, Path]) -> None:
     subject = planned(folders["gpt"], environment=Own)
     assert (subject.lengths.prompt, subject.lengths.eval_prompt) == (9, 4)

@@ -144,6 +144,7 @@ def test_fake_tensors_take_nothing_and_integers_stay_real() -> None:
     assert (picked.shape, largest) == ((2, 10**6), 0)
 
 
+@pytest.mark.slow
 def test_two_devices_divide_the_sequences_and_each_holds_its_gradients_once(
     plain: Measured, folders: dict[str, Path]
 ) -> None:
@@ -181,6 +182,7 @@ def test_the_parts_of_an_update_add_up_and_none_is_negative(folders: dict[str, P
     assert min(size for phase in found.phases for size in phase.parts.values()) >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [{"decoding": "static"}, {"sampling_dtype": "bfloat16"}])
 def test_buffers_that_sampling_keeps_count_in_the_update_too(
     chosen: dict[str, str], plain: Measured, folders: dict[str, Path]
@@ -242,6 +244,7 @@ OTHER_LOGPROBS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", OTHER_LOGPROBS.values(), ids=list(OTHER_LOGPROBS))
 def test_rollouts_whose_log_probs_are_not_the_policys_are_scored(
     sampler: dict[str, Any], folders: dict[str, Path]
@@ -294,6 +297,7 @@ def test_no_weights_are_read_neither_the_models_nor_its_critics(
     assert trained == expected if critic is None else trained > 1.9 * expected - 4 * GPT["n_embd"] * WORDS
 
 
+@pytest.mark.slow
 def test_no_weights_are_read_of_the_model_below_an_adapter(folders: dict[str, Path], tmp_path: Path) -> None:
     described, adapter = tmp_path / "described", tmp_path / "adapter"
     shutil.copytree(folders["gpt"], described)

@@ -50,6 +50,7 @@ def test_a_rank_has_no_cache_where_another_program_samples(folders: dict[str, Pa
         assert "key-value cache" not in parts(planned(folders, sampler), "sampling")
 
 
+@pytest.mark.slow
 def test_an_engine_has_the_weights_and_the_cache_of_its_rows(folders: dict[str, Path]) -> None:
     engines = planned(folders, {**OWN, "dtype": "bfloat16"}).raw.engines
     assert engines is not None
@@ -97,6 +98,7 @@ def test_rounds_ahead_have_copies_of_the_weights_unless_the_sampler_has_submit(
         planned(folders, sampler, asynchronous=2, shard="fsdp")
 
 
+@pytest.mark.slow
 def test_weights_reach_one_server_after_another_and_sampling_hides_behind_learning(folders: dict[str, Path]) -> None:
     rates = Rates(inter_bandwidth=1e6)
     two = planned(folders, {"name": "vllm", "url": ["http://127.0.0.1:8", "http://127.0.0.1:9"]})
@@ -113,6 +115,7 @@ def test_weights_reach_one_server_after_another_and_sampling_hides_behind_learni
     assert [each.strategy for each, _ in plan.options] == ["none"]
 
 
+@pytest.mark.slow
 def test_a_server_without_room_lacks_bytes_and_actors_on_cpus_are_not_timed(folders: dict[str, Path]) -> None:
     values = merge(ppo(folders["llama"]), {"sampler": {**OWN, "args": ["--gpu-memory-utilization", "0.5"]}})
     found = estimate(values, "test", world=1, device="cuda", memory=MODEL)
@@ -163,6 +166,7 @@ def test_an_unknown_word_in_a_declaration_is_an_error_that_names_it() -> None:
         Serving(reads="some")
 
 
+@pytest.mark.slow
 def test_processes_are_planned_on_the_devices_that_a_server_of_the_run_leaves(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_rank_of_ppo_holds_and_sends_what_is_planned(folder: Path, measure: Me
     assert peak(found, "sampling") == pytest.approx(min(max(step) for step in seen["generate"][1:] if step), rel=CLOSE)
 
 
+@pytest.mark.slow
 def test_a_rank_keeps_half_of_the_layers_and_all_of_the_rest(folder: Path) -> None:
     """The Llama has 6 layers of 4 matrices of attention and 3 of the feed-forward layer, and two norms each."""
     from planned_models import WORDS, sft_run
@@ -90,6 +91,7 @@ def test_a_rank_keeps_half_of_the_layers_and_all_of_the_rest(folder: Path) -> No
     assert found.raw.tensor.whole == 4 * whole
 
 
+@pytest.mark.slow
 def test_the_time_of_tp_has_the_head_for_the_rows_of_all_devices_and_no_other_number_of_devices(folder: Path) -> None:
     from planned_models import WORDS, sft_run
 

@@ -146,6 +146,7 @@ def test_two_policies_may_be_sampled_in_turn(no_ray: StandInRay) -> None:
         assert sampled(sampler, policy).action_tokens == local.action_tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"num_actors": 2, "rows": 2}, {"num_actors": 2}])
 def test_a_run_that_is_resumed_samples_as_one_that_was_not_stopped(
     no_ray: StandInRay, tmp_path: Path, options: dict[str, int]
@@ -165,6 +166,7 @@ def test_a_run_that_is_resumed_samples_as_one_that_was_not_stopped(
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trainer", "ahead"), [("grpo", 0), ("grpo", 1), ("ppo", 1), ("grpo", 2)])
 def test_a_run_whose_rounds_are_sampled_ahead_by_actors_learns_the_same_bits_as_by_the_default_sampler(
     no_ray: StandInRay, tmp_path: Path, trainer: str, ahead: int

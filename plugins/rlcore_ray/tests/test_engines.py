@@ -114,6 +114,7 @@ def assert_equal(one: Any, other: Any) -> None:
     assert float((one["logprobs"] - other["logprobs"]).abs().max()) < 1e-6
 
 
+@pytest.mark.slow
 def test_actors_start_a_server_each_and_sample_with_the_weights_of_the_policy(no_ray: Any, servers: Servers) -> None:
     policy = make_policy()
     sampler = RaySampler(structure(RayConfig, {"num_actors": 2, "engine": servers.options}))

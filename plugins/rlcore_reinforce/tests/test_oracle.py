@@ -31,6 +31,7 @@ def check(law: str, variant: str) -> None:
     hold("rlcore-reinforce", law, options={"reinforce": VARIANTS[variant]}, oracles={"reinforce": reinforce})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)

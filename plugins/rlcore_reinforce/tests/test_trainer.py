@@ -68,6 +68,7 @@ def test_the_gradient_is_that_of_the_equation(tmp_path: Path, monkeypatch: pytes
         assert torch.allclose(found[f"model.{name}"], parameter.grad, atol=2e-5, rtol=1e-4), name
 
 
+@pytest.mark.slow
 def test_training_raises_a_reward_for_the_letter_a(tmp_path: Path) -> None:
     result = rlcore.train(
         make_gpt2(), tokenizer=make_tokenizer(),

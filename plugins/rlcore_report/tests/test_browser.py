@@ -88,6 +88,7 @@ def test_a_comparison_of_runs_opens_in_four_views(
             picture(page, "report-comparison")
 
 
+@pytest.mark.slow
 def test_an_image_that_a_prompt_names_is_shown_beside_it(open_page: Open, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "walks")
     names = ["4f0c21a9", "5f0c21a9"]  # of the second there is no copy
@@ -190,6 +191,7 @@ def test_runs_are_overlaid_and_seeds_are_one_band(
     assert opened.problems == []
 
 
+@pytest.mark.slow
 def test_texts_of_a_run_are_shown_and_never_run(open_page: Open, tmp_path: Path) -> None:
     run = make_run(tmp_path / "hostile", data={"system_prompt": HOSTILE})
     row = {"step": 1, "prompt": HOSTILE, "output": HOSTILE, "reward": 1.0, HOSTILE: 2.0, "columns": {HOSTILE: HOSTILE}}

@@ -114,6 +114,7 @@ def test_no_path_leads_out_of_the_list(served: ReportServer, path: str) -> None:
     assert b"reward" not in body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [MAX_RUNS + 1, MAX_RUNS + 9])
 def test_more_runs_than_a_page_shows_are_refused_with_the_limit(served: ReportServer, count: int) -> None:
     assert ask(served, f"/data.json?{'run=a&' * MAX_RUNS}stamp=")[0] == 200

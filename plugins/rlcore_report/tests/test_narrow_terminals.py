@@ -48,6 +48,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, width: int, *words: str) -> str
     return re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80])
 def test_no_line_is_wider_than_the_terminal_and_texts_have_room(
     long_run: RunDir, monkeypatch: pytest.MonkeyPatch, width: int
@@ -91,6 +92,7 @@ def test_components_are_listed_in_lines_that_end_after_a_name_and_its_comma(
             for name in each} <= named  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["rollouts", "mine"], ["list-plugins"], ["show", "gen"]], ids=lambda words: words[0])
 def test_a_reader_that_exits_early_is_no_error(long_run: RunDir, words: list[str]) -> None:
     command = [sys.executable, "-m", "rlcore", *words]

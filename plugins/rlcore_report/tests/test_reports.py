@@ -181,6 +181,7 @@ def test_a_band_is_the_mean_and_the_range_at_common_steps() -> None:
     assert (reduced.low.values[0], reduced.high.values[0]) == (0.0, 6.0)
 
 
+@pytest.mark.slow
 def test_a_page_has_the_first_and_last_step_of_many_completions(tmp_path: Path) -> None:
     file = tmp_path / "completions.jsonl"
     rows = [{"step": step, "prompt": "p", "output": "x" * 9000} for step in range(100) for _ in range(MAX_ROWS + 5)]

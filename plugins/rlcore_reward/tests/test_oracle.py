@@ -60,6 +60,7 @@ def check(law: str, variant: str) -> None:
     hold("rlcore-reward", law, options={name: VARIANTS[variant]}, oracles={name: oracle})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)

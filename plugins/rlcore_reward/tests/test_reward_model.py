@@ -88,6 +88,7 @@ def test_padding_and_tokens_that_stand_for_something_else_do_not_end_an_answer(f
     assert abs(open_end - plain(folder, "abcd|")) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gen", "evaluated", "expected"),
     [({}, {}, {EOS, 7}), ({"eos_token_ids": [5]}, {}, {5}), ({}, {"eos_token_ids": [[5], [6]]}, {EOS, 7, 5, 6})],

@@ -32,6 +32,7 @@ def score(output: str, tests: Any, **options: Any) -> float | None:
 ADD = "def add(a, b):\n    return a + b"
 
 
+@pytest.mark.slow
 def test_the_reward_is_the_share_of_passed_statements() -> None:
     tests = ["assert add(1, 2) == 3", "assert add(1, 2) == 4", "assert add('a', 'b') == 'ab'", "add(1)"]
     assert score(fenced(ADD), tests) == 0.5
@@ -41,6 +42,7 @@ def test_the_reward_is_the_share_of_passed_statements() -> None:
     assert score(fenced(ADD), "assert add(1, 2) == 3\nassert add(2, 2) == 4") == 1.0
 
 
+@pytest.mark.slow
 def test_programs_are_tested_by_what_they_print() -> None:
     code = "a, b = map(int, input().split())\nprint(a + b, ' ')\nprint()"
     tests = [{"input": "1 2\n", "output": "3"}, {"input": "1 2\n", "output": "4\n"}, {"input": "2 2", "output": 4}]
@@ -90,6 +92,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_test_beyond_a_limit_fails_and_the_next_one_runs(name: str) -> None:
     code, options = LIMITS[name]
@@ -99,6 +102,7 @@ def test_a_test_beyond_a_limit_fails_and_the_next_one_runs(name: str) -> None:
     assert reward._tally.counts == (late if name in ("time", "sleep") else {})
 
 
+@pytest.mark.slow
 def test_within_the_limits_the_same_code_passes() -> None:
     assert score("x = bytearray(300 * 2**20)", ["assert 1"]) == 1.0
     assert score("open('big', 'wb').write(bytes(3 * 2**20))", ["assert 1"]) == 1.0

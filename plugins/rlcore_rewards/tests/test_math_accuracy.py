@@ -59,6 +59,7 @@ def test_parsed_reports_what_accuracy_could_compare() -> None:
     assert reward._tally.counts == {}
 
 
+@pytest.mark.slow
 def test_an_answer_that_would_fill_the_memory_or_never_end_counts_as_unparsed() -> None:
     reward = MathAccuracy(MathAccuracyConfig(timeout_s=0.5, memory_mb=1024))
     hard = ["$10^{10^{10}}$", "$9^{9^{9^{9}}}$"]
@@ -68,6 +69,7 @@ def test_an_answer_that_would_fill_the_memory_or_never_end_counts_as_unparsed() 
     reward.close()
 
 
+@pytest.mark.slow
 def test_several_processes_compare() -> None:
     outputs, golds = [f"it is {i % 7}" for i in range(40)], [str(i % 5) for i in range(40)]
     several = MathAccuracy(MathAccuracyConfig(processes=2))

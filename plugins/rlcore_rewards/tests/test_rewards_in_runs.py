@@ -132,6 +132,7 @@ def test_the_budget_of_the_judge_ends_the_run_with_a_checkpoint(tmp_path: Path, 
     assert result.metrics["reward/unscored"] == 2.0
 
 
+@pytest.mark.slow
 def test_what_math_could_parse_is_logged_beside_it(tmp_path: Path) -> None:
     parsed = {"fn": "math_accuracy", "report": "parsed", "weight": 0, "name": "parsed"}
     result = train(tmp_path, ["math_accuracy", parsed])

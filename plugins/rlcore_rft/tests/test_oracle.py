@@ -59,6 +59,7 @@ def check(law: str, variant: str) -> None:
     hold("rlcore-rft", law, options={"rft": VARIANTS[variant]}, oracles={"rft": rft})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)

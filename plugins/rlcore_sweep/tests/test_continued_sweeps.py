@@ -130,6 +130,7 @@ def test_time_ends_a_sweep_which_the_same_command_continues(tmp_path: Path, monk
     assert [(each.state, each.value) for each in records(longer)] == [("done", 3.0), ("done", 6.0)]
 
 
+@pytest.mark.slow
 def test_a_continued_sweep_draws_other_values_than_before(tmp_path: Path) -> None:
     for trials in (2, 4):
         sweep = make_sweep(tmp_path, "trainer.x=uniform(0, 1)", sampler="random", trials=trials)
@@ -137,6 +138,7 @@ def test_a_continued_sweep_draws_other_values_than_before(tmp_path: Path) -> Non
     assert len({each.parameters["trainer.x"] for each in records(sweep)}) == 4
 
 
+@pytest.mark.slow
 def test_the_folder_of_another_sweep_is_refused_and_overwritten_on_request(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=[1]", trials=1)
     assert run_sweep(sweep) == 0

@@ -18,6 +18,7 @@ from rlcore_sweep.sweep_folder import claim
 pytestmark = pytest.mark.usefixtures("often")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prune", ["asha", "hyperband"])
 def test_the_worse_of_many_trials_are_pruned_and_the_best_never(tmp_path: Path, prune: str) -> None:
     values = ", ".join(str(10 - number) for number in range(10))  # each trial is worse than all before it
@@ -40,6 +41,7 @@ def test_the_worse_of_many_trials_are_pruned_and_the_best_never(tmp_path: Path, 
         assert [last[number] for number in range(1, 10)] == [1] * 9
 
 
+@pytest.mark.slow
 def test_a_minimising_sweep_keeps_the_lowest(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=[3, 1]", sampler="grid", mode="min")
     assert run_sweep(sweep) == 0
@@ -89,6 +91,7 @@ def test_a_trial_that_is_worse_is_pruned_also_if_the_sweep_is_killed_before_it_h
     assert not (other.folder / "trials/00000/starts").exists()
 
 
+@pytest.mark.slow
 def test_a_trial_at_its_last_step_is_done_however_bad_it_is(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=[2, 1]", "run.steps=1", sampler="grid", prune="asha", reduction=2)
     assert run_sweep(sweep) == 0
@@ -114,6 +117,7 @@ def test_failed_trials_are_shown_with_the_reason_and_the_sweep_goes_on(
     assert "6 trials: 1 done, 5 failed\n" in output
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_once_its_first_trials_have_all_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=int(1, 9)", base={"trainer": {"do": "fail"}}, max_failed=2)
     with pytest.raises(ConfigError, match="the first 2 trials have all failed"):
@@ -121,6 +125,7 @@ def test_a_sweep_ends_once_its_first_trials_have_all_failed(tmp_path: Path, caps
     assert "2 trials: 2 failed\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_trial_that_takes_too_long_fails_with_that_reason(tmp_path: Path) -> None:
     slow = {"trainer": {"do": "slow"}, "run": {"steps": 1000}}
     sweep = make_sweep(tmp_path, "trainer.x=[1]", base=slow, trials=1, trial_time_s=0.5, max_failed=0)
@@ -130,6 +135,7 @@ def test_a_trial_that_takes_too_long_fails_with_that_reason(tmp_path: Path) -> N
     assert trial.seconds >= 0.5
 
 
+@pytest.mark.slow
 def test_a_metric_that_no_run_has_is_named_with_those_that_there_are(tmp_path: Path) -> None:
     for metric, hint in (
         ("eval/reward/meen", r"Did you mean eval/reward/mean\?"),

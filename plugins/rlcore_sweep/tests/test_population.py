@@ -72,6 +72,7 @@ def test_values_are_changed_by_a_fifth_or_drawn_anew_and_stay_in_the_space() -> 
     assert explore(space, given, Random(7)) == explore(space, given, Random(7))
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_worse_ends_and_another_goes_on_from_the_checkpoint_of_the_better_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_trial_that_is_worse_ends_and_another_goes_on_from_the_checkpoint_of_t
     assert "trial 2: goes on from step 2 of trial 0; trainer.x=" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_trials_with_a_place_of_their_own_stay_when_there_are_enough(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=uniform(1, 2)", prune="pbt", parallel=2, trials=5)
     assert run_sweep(sweep) == 0  # trials end at once, so that none is there to go on from
@@ -103,6 +105,7 @@ def test_trials_with_a_place_of_their_own_stay_when_there_are_enough(tmp_path: P
     assert sum(each.donor is None for each in records(sweep)) == 2
 
 
+@pytest.mark.slow
 def test_a_successor_has_the_weights_of_its_donor_and_its_own_learning_rate(tmp_path: Path) -> None:
     """The donor has trained for two steps; the successor's third step is the same as that of a run that resumes it."""
     model = tmp_path / "model"
@@ -182,6 +185,7 @@ def test_a_trial_that_is_far_behind_holds_up_no_comparison(tmp_path: Path) -> No
     assert [population.find_donor(number) for number in (0, 1)] == [1, None]  # trial 2 has no measurement at all
 
 
+@pytest.mark.slow
 def test_a_comparison_is_made_once_also_by_a_sweep_that_is_continued(tmp_path: Path) -> None:
     population = population_of(tmp_path)
     for number, value in ((0, 1.0), (1, 2.0)):
@@ -191,6 +195,7 @@ def test_a_comparison_is_made_once_also_by_a_sweep_that_is_continued(tmp_path: P
     assert again.find_donor(0) is None
 
 
+@pytest.mark.slow
 def test_a_population_that_resumes_reads_no_measurement_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +211,7 @@ def test_a_population_that_resumes_reads_no_measurement_again(
     assert output.count("step 2,") == 2
 
 
+@pytest.mark.slow
 def test_no_more_trials_begin_than_were_asked_for(tmp_path: Path) -> None:
     """At step 2, two of four trials are to be replaced, and one further trial is allowed."""
     base = {"trainer": {"do": "crowd"}, "run": {"steps": 4}}
@@ -215,6 +221,7 @@ def test_no_more_trials_begin_than_were_asked_for(tmp_path: Path) -> None:
     assert [each.state for each in records(sweep)] == ["pruned", "done", "done", "done", "done"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("newest", "begun"), [(1, 1), (2, 2), (3, 1)])  # the runs have three steps
 def test_a_successor_begins_with_the_newest_checkpoint_but_the_last_if_its_donor_goes_on_meanwhile(
     tmp_path: Path, newest: int, begun: int
@@ -248,6 +255,7 @@ def test_a_donor_that_was_measured_and_has_not_saved_yet_is_waited_for(tmp_path:
     assert population.find_donor(1) == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_before_a_worse_trial_had_ended_replaces_it_when_it_is_continued(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,6 +270,7 @@ def test_a_sweep_that_was_killed_before_a_worse_trial_had_ended_replaces_it_when
     assert not (population.folder.run(1) / "starts").exists()
 
 
+@pytest.mark.slow
 def test_a_successor_that_ends_before_its_first_measurement_does_not_end_the_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +282,7 @@ def test_a_successor_that_ends_before_its_first_measurement_does_not_end_the_swe
     assert "trial 2: ended before a measurement after step 2 of trial 0\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_successor_whose_checkpoint_is_lost_fails_and_does_not_begin_anew(tmp_path: Path) -> None:
     population = population_of(tmp_path, trials=3)
     for number, value in ((0, 2.0), (1, 1.0)):

@@ -22,6 +22,7 @@ from rlcore_sweep.sweep_options import SweepConfig
 pytestmark = pytest.mark.usefixtures("often")
 
 
+@pytest.mark.slow
 def test_a_grid_tries_every_combination_and_writes_the_best_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_lower_metric_is_better_if_it_is_minimised_and_the_best_value_of_a_run
     assert counted({1: 3.0, 3: float("nan")}, SweepConfig(value="best")) == 3.0
 
 
+@pytest.mark.slow
 def test_checkpoints_of_the_best_trials_alone_are_kept_on_request(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=[2, 1, 4, 3]", sampler="grid", keep_best=2)
     assert run_sweep(sweep) == 0
@@ -62,6 +64,7 @@ def test_checkpoints_of_the_best_trials_alone_are_kept_on_request(tmp_path: Path
     assert all((trial / "metrics.jsonl").is_file() for trial in trials)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_shown_and_its_report_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=[1]", trials=1)
     assert run_sweep(sweep) == 0
@@ -96,6 +99,7 @@ def test_a_terminal_shows_running_trials_first_and_then_the_best(tmp_path: Path)
     assert rows == [["2", "running"], ["1", "done"], ["0", "done"]]
 
 
+@pytest.mark.slow
 def test_trials_run_at_the_same_time_and_share_the_machine(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, "trainer.x=[1, 2]", base={"trainer": {"do": "meet"}}, sampler="grid", parallel=2)
     assert run_sweep(sweep) == 0  # each waits until the other has begun

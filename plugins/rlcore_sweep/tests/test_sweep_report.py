@@ -83,6 +83,7 @@ def _quoted(text: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_the_page_has_every_trial_the_best_one_and_no_script(made: tuple[Sweep, Study, SweepFolder]) -> None:
     sweep, study, folder = made
     text = write_report(sweep, study, folder).read_text(encoding="utf-8")

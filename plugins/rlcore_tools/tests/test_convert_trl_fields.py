@@ -85,6 +85,7 @@ def test_the_defaults_of_arguments_without_a_counterpart_are_not_reported() -> N
     assert not convert_trl(given, "grpo", options_of("grpo")).left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["sft", "dpo", "reward", "grpo", "ppo"])
 def test_no_argument_is_dropped_silently(trainer: str) -> None:
     options = options_of(trainer)

@@ -83,6 +83,7 @@ def test_doctor_imports_nothing_heavy(arguments: list[str], python: Python) -> N
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_report_has_every_part_and_ends_with_the_problems(ask: Doctor) -> None:
     lines = ask(OMP_NUM_THREADS="1").stdout.splitlines()
     assert lines[0].split() == ["rlcore", rlcore.__version__]
@@ -121,6 +122,7 @@ def test_doctor_works_while_every_plugin_is_broken(ask: Doctor) -> None:
     assert "  raises 0.3 is broken: RuntimeError: no" in ask().stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_doctor_lists_a_disabled_plugin_and_reports_no_problem(ask: Doctor) -> None:
     ask.install("raises", "raise RuntimeError('no')\n", requires=("absent-package>=2",))
     found = ask.found(RLCORE_DISABLE_PLUGINS="raises")
@@ -128,6 +130,7 @@ def test_doctor_lists_a_disabled_plugin_and_reports_no_problem(ask: Doctor) -> N
     assert not any("raises" in line for line in found["problems"])
 
 
+@pytest.mark.slow
 def test_packages_out_of_range_or_missing_are_problems(ask: Doctor) -> None:
     ask.install("transformers", version="4.2.0")
     ask.install("peft", version="0.1")
@@ -146,6 +149,7 @@ def test_packages_out_of_range_or_missing_are_problems(ask: Doctor) -> None:
     assert not any("unused" in line or "pluggy" in line for line in problems)
 
 
+@pytest.mark.slow
 def test_the_report_of_doctor_contains_no_user_name_and_no_home_folder(ask: Doctor) -> None:
     ask.install("lost", f"raise OSError('{ask.home}/x and /data/jane/y and /data/janet/z')\n")
     proxy = "http://jane:s3cret@proxy:80/x"
@@ -159,6 +163,7 @@ def test_the_report_of_doctor_contains_no_user_name_and_no_home_folder(ask: Doct
         assert "http://<hidden>@proxy:80/x" in said
 
 
+@pytest.mark.slow
 def test_only_listed_variables_that_are_set_are_shown_with_their_values(ask: Doctor) -> None:
     shown = {"WORLD_SIZE": "2", "RLCORE_LOG_LEVEL": "info", "ACCELERATE_USE_FSDP": "true"}
     found = ask.found(
@@ -201,6 +206,7 @@ def test_doctor_imports_torch_only_in_another_process_and_on_request(ask: Doctor
     assert "torch: 2." in ask("--devices").stdout
 
 
+@pytest.mark.slow
 def test_a_torch_that_is_broken_or_missing_is_a_problem(ask: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     (ask.site / "torch.py").write_text("raise ImportError('libcudart.so: cannot open')\n")
     found = ask.found("--devices")
@@ -240,6 +246,7 @@ def test_doctor_checks_a_configuration_file(ask: Doctor, tmp_path: Path) -> None
     assert any("absent.yaml: cannot be read" in line for line in ask.found("--config", "absent.yaml")["problems"])
 
 
+@pytest.mark.slow
 def test_a_share_of_the_cores_is_read_and_threads_that_exceed_it_are_a_problem(tmp_path: Path) -> None:
     share = tmp_path / "cpu.max"
     share.write_text("150000 100000\n")

@@ -54,6 +54,7 @@ def own_logprobs(model: Any, image: Any, answer: list[int]) -> torch.Tensor:
     return logits.double().log_softmax(-1)
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_divergence_from_a_teacher_that_sees_the_image(tmp_path: Path, teacher: Path) -> None:
     options = {"name": "distill_prompts", "teacher": str(teacher), "divergence": "forward_kl", "on_policy": 0.5}
     trainer = assembled(tmp_path, {**options, "batch_size": 4}, prompts=PROMPTS)
@@ -92,6 +93,7 @@ COMPARED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trainer", "given", "option"), COMPARED, ids=["teacher", "reference"])
 def test_a_model_whose_processor_has_other_settings_is_not_compared_with_the_policy(
     tmp_path: Path, teacher: Path, trainer: dict[str, Any], given: dict[str, Any], option: str

@@ -165,6 +165,7 @@ def test_resuming_equals_not_having_stopped(tmp_path: Path) -> None:
         assert torch.equal(mine, other)
 
 
+@pytest.mark.slow
 def test_an_adapter_and_the_head_train(tmp_path: Path) -> None:
     peft = {"type": "lora", "r": 4, "target_modules": ["q_proj", "v_proj"]}
     result = train(tmp_path, run={"steps": 2}, model={"peft": peft})

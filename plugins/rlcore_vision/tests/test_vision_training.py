@@ -64,6 +64,7 @@ def weights(result: Any) -> dict[str, torch.Tensor]:
     return load_file(result.run_dir / "model" / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", sorted(RUNS))
 def test_a_trainer_moves_the_encoder_and_resumes_exactly(trainer: str, tmp_path: Path) -> None:
     SEEN.clear()

@@ -72,6 +72,7 @@ def test_trainers_that_need_samples_of_the_policy_are_refused(server: OpenAIStan
     assert not server.asked
 
 
+@pytest.mark.slow
 def test_imitation_of_the_best_samples_of_a_server_resumes_exactly(server: OpenAIStandIn, tmp_path: Path) -> None:
     whole = train(server, tmp_path / "whole")
     rows = rollouts(whole)
@@ -100,6 +101,7 @@ def test_a_trainer_that_learns_from_samples_evaluates_with_a_server(server: Open
     assert "eval/reward/mean" in result.metrics
 
 
+@pytest.mark.slow
 def test_two_warnings_state_once_whose_completions_they_are(
     server: OpenAIStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,6 +113,7 @@ def test_two_warnings_state_once_whose_completions_they_are(
     assert text.count("tokenised again") == 1
 
 
+@pytest.mark.slow
 def test_the_key_is_read_from_the_environment_and_never_shown(
     server: OpenAIStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def train(folder: Path, options: dict[str, Any], **given: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_starts_its_server_and_ends_it(options: dict[str, Any], tmp_path: Path) -> None:
     result = train(tmp_path, {**options, "args": ["--enforce-eager"]})
     told = report(options)
@@ -104,6 +105,7 @@ def test_a_run_starts_its_server_and_ends_it(options: dict[str, Any], tmp_path: 
     assert result.metrics["is/logprob_gap"] < 1e-5
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_is_started_again_and_nothing_is_lost(options: dict[str, Any], tmp_path: Path) -> None:
     class Killer:
         def on_rollout(self, run: Any, batch: Any) -> None:
@@ -118,6 +120,7 @@ def test_a_server_that_is_killed_is_started_again_and_nothing_is_lost(options: d
     assert all((one == other).all() for one, other in zip(weights(killed), weights(whole), strict=True))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_it_samples_is_asked_again(
     stand_in: StandIn, options: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -142,6 +145,7 @@ def test_a_server_that_is_killed_while_it_samples_is_asked_again(
         sampler.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_was_started_again_is_checked_before_its_samples_are_used(
     stand_in: StandIn, options: dict[str, Any], tmp_path: Path
 ) -> None:

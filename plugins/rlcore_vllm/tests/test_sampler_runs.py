@@ -50,6 +50,7 @@ def weights(result: Any) -> list[torch.Tensor]:
     return [each.detach() for each in result.policy.module.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", [GRPO, PPO], ids=["grpo", "ppo"])
 def test_a_run_learns_from_samples_of_the_weights_of_each_step(
     trainer: dict[str, Any], stand_in: StandIn, tmp_path: Path
@@ -88,6 +89,7 @@ def test_a_run_resumes_on_another_server_if_that_is_accepted(stand_in: StandIn, 
     assert all(map(torch.equal, weights(parts), weights(whole)))
 
 
+@pytest.mark.slow
 def test_a_server_that_fails_changes_nothing(stand_in: StandIn, tmp_path: Path) -> None:
     whole = train(stand_in.url, tmp_path / "whole")
     stand_in.faults.extend(["", "", "", "", "dies", "", "aborted", "fails", ""])
@@ -96,6 +98,7 @@ def test_a_server_that_fails_changes_nothing(stand_in: StandIn, tmp_path: Path) 
     assert all(map(torch.equal, weights(other), weights(whole)))
 
 
+@pytest.mark.slow
 def test_two_servers_learn_as_one(stand_in: StandIn, tmp_path: Path) -> None:
     second = StandIn()
     try:
@@ -115,6 +118,7 @@ def test_a_log_prob_that_is_no_number_ends_the_run(stand_in: StandIn, tmp_path: 
         train(stand_in.url, tmp_path)
 
 
+@pytest.mark.slow
 def test_log_probs_of_a_server_are_never_taken_for_the_policys_own(stand_in: StandIn, tmp_path: Path) -> None:
     """With `top_p` they are those of another distribution: ratios would be biased (TRL's issue 6789)."""
     result = train(stand_in.url, tmp_path, trainer=PPO, gen={"max_new_tokens": 5, "top_p": 0.8})
@@ -123,6 +127,7 @@ def test_log_probs_of_a_server_are_never_taken_for_the_policys_own(stand_in: Sta
     assert "is/logprob_gap" not in result.metrics
 
 
+@pytest.mark.slow
 def test_a_key_in_headers_is_sent_and_is_in_no_file_or_line_of_a_run(
     stand_in: StandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +151,7 @@ class Twice:
         return Step(messages="you " + turn.text[-1:], reward=float(turn.text.count("a")), done=turn.index == 1)
 
 
+@pytest.mark.slow
 def test_environments_of_two_turns_play_through_a_server(stand_in: StandIn, tmp_path: Path) -> None:
     """Every turn is a prompt of its own, with a seed of its own; tokens are those that the default sampler scores."""
     options: dict[str, Any] = {"reward_fn": None, "environment": Twice, "gen": {"max_new_tokens": 3}}
@@ -249,6 +255,7 @@ def test_options_on_tokens_are_parameters_of_requests_and_mean_the_same(
     assert len(seen) > 6
 
 
+@pytest.mark.slow
 def test_a_run_with_options_on_tokens_warns_and_computes_its_own_log_probs(
     stand_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

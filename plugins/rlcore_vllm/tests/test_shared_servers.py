@@ -96,6 +96,7 @@ def test_a_server_whose_last_run_was_killed_within_an_update_takes_new_weights(
     assert stand_in.version not in (before, "never")
 
 
+@pytest.mark.slow
 def test_two_runs_that_use_one_server_in_turn_sample_from_their_own_weights(stand_in: StandIn, tmp_path: Path) -> None:
     policies = [make_policy(), make_policy()]
     perturb(policies[1])
@@ -107,6 +108,7 @@ def test_two_runs_that_use_one_server_in_turn_sample_from_their_own_weights(stan
         assert torch.allclose(batch["logprobs"][batch.action_mask], own[batch.action_mask], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_runs_that_use_one_server_at_a_time_end_with_the_reason(stand_in: StandIn, tmp_path: Path) -> None:
     sampler = sampler_of(stand_in, tmp_path)
     sampler(make_policy(), PROMPTS, SAMPLING, row_seeds=SEEDS)

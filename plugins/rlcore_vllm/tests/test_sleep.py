@@ -32,6 +32,7 @@ def sleeping(stand_in: StandIn) -> dict[str, Any]:
     return {"name": "vllm", "url": stand_in.url, "sleep": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", [GRPO, PPO], ids=["grpo", "ppo"])
 def test_a_server_sleeps_from_its_last_response_to_the_next_prompts(
     trainer: dict[str, Any], stand_in: StandIn, tmp_path: Path

@@ -94,6 +94,7 @@ def test_a_server_that_lost_its_weights_while_rows_were_under_way_is_noticed(sta
         sampler.collect(lost)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", [CORRECTED, {**PPO, "is_correction": "token_truncate"}], ids=["grpo", "ppo"])
 def test_weights_change_between_requests_only(trainer: dict[str, Any], stand_in: StandIn, tmp_path: Path) -> None:
     running = watch(stand_in)
@@ -115,6 +116,7 @@ def test_resuming_equals_not_having_stopped(stand_in: StandIn, tmp_path: Path) -
     assert all(map(torch.equal, weights(parts), weights(whole)))
 
 
+@pytest.mark.slow
 def test_a_server_that_fails_changes_nothing(stand_in: StandIn, tmp_path: Path) -> None:
     whole = train(stand_in.url, tmp_path / "whole", trainer=CORRECTED, run={"asynchronous": 1})
     stand_in.faults.extend(["", "", "", "", "dies", "", "aborted", "fails", ""])
@@ -232,6 +234,7 @@ def answer_of(used: list[str]) -> dict[str, Any]:
     return {"choices": [choice]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", [CORRECTED, {**PPO, "is_correction": "token_truncate"}], ids=["grpo", "ppo"])
 def test_a_run_that_continues_responses_counts_their_tokens(
     trainer: dict[str, Any], stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -88,6 +88,7 @@ def test_a_run_is_the_same_as_with_files(
     assert holds(other, sent.policy)
 
 
+@pytest.mark.slow
 def test_a_server_that_was_started_again_joins_anew_and_receives_the_weights_of_the_round(
     stand_in: StandIn, other: StandIn
 ) -> None:

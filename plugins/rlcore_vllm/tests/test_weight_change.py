@@ -64,6 +64,7 @@ def change_little(policy: object, seed: int) -> None:
     policy.version += 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_an_update_smaller_than_the_tolerance_that_does_not_arrive_stops_the_run(
     stand_in: StandIn, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_weights_reach_the_server_in_any_number_of_files(
     assert [file.name for file in model.iterdir() if "safetensors" in file.name] == files[:1]
 
 
+@pytest.mark.slow
 def test_two_runs_may_share_the_folder_of_the_weights(stand_in: StandIn, tmp_path: Path) -> None:
     """A server that lost its weights is given those of its own run, though another run has written later."""
     policy, sampler = make_policy(), sampler_of(stand_in, tmp_path)

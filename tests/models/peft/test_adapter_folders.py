@@ -84,6 +84,7 @@ def test_peft_loads_a_checkpoint(base: str, tmp_path: Path) -> None:
     assert torch.equal(logits(auto), logits(loaded))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", MODELS)
 @pytest.mark.parametrize(
     "options",

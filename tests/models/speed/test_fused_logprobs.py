@@ -53,6 +53,7 @@ def gradients(scores: TokenScores, names: tuple[str, ...], given: tuple[Any, ...
     return list(torch.autograd.grad(loss(scores, names), wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logit_map", MAPS, ids=str)
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("rows", [0, 1, ROWS])

@@ -235,6 +235,7 @@ def test_packing_works_in_bfloat16() -> None:
     assert float((packed.float() - expected).abs().mean() / expected.abs().mean()) < 0.03
 
 
+@pytest.mark.slow
 def test_dropout_keeps_the_mean_of_attention() -> None:
     random = torch.Generator().manual_seed(0)
     mask = torch.tensor([[True, True, True, False], [True, False, False, False], [True, True, False, False]])
