@@ -253,7 +253,13 @@ def test_the_requirements_of_a_dist_include_indirect_ones() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", ["rlcore", *PLUGINS])
+@pytest.mark.parametrize(
+    "alone",
+    [
+        pytest.param(name, marks=[] if name in {"rlcore", "rlcore-ppo", "rlcore-report"} else [pytest.mark.nightly])
+        for name in ("rlcore", *PLUGINS)
+    ],
+)
 def test_the_core_and_a_plugin_install_with_only_their_requirements(
     alone: str, built: dict[str, Path], others: Path, forks: WarmPython, tmp_path: Path
 ) -> None:

@@ -177,7 +177,7 @@ def learn_on_ranks(root: str, cases: list[str]) -> None:
         train(Path(root), f"{case}-two", **CASES[case], steps=3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_take_the_rows_of_one(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     cases = ["sft", "grpo"]

@@ -32,14 +32,17 @@ def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPy
 
 
 LONG = {
-    "conformance.md", "data.md", "environments.md", "errors.md", "find_processes.md", "memory.md", "performance.md",
-    "runs.md", "sweeps.md", "training.md", "tutorial.md",
+    "conformance.md", "data.md", "distillation.md", "environments.md", "errors.md", "from-trl.md", "memory.md",
+    "performance.md", "plugins.md", "profiling.md", "rewards.md", "runs.md", "sweeps.md", "training.md", "tutorial.md",
 }  # fmt: skip
-"""Pages whose snippets train for long, or start many interpreters: each takes 6 to 125 s of CPU time."""
+"""Pages whose snippets train for long, or start many interpreters: each takes 4 to 125 s of CPU time."""
+REFERENCES = {"hooks", "protocols"}
+"""Folders of pages that hold an example each, which takes a second of CPU time; one of four is run by day."""
 
 
 def _case(page: Path) -> Any:
-    marks = [pytest.mark.nightly] if page.name in LONG else [pytest.mark.slow]
+    is_long = page.name in LONG or (page.parent.name in REFERENCES and PAGES.index(page) % 4)
+    marks = [pytest.mark.nightly] if is_long else [pytest.mark.slow]
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 

@@ -258,7 +258,7 @@ def test_only_the_first_of_two_ranks_writes_a_profile(company: Company) -> None:
     check_trace(company.folder)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_profiling_two_ranks_counts_their_exchange_and_keeps_the_type_of_the_policy(company: Company) -> None:
     assert company.as_built == (True, True)
     assert {"generate", "update/forward", "evaluate", "gather"} <= names(told(company.folder)["steps"])

@@ -215,7 +215,7 @@ def test_a_run_resumes_from_what_other_numbers_of_ranks_wrote_in_parallel(
     check_same(tmp_path, names, "straight", "changing")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_exported_checkpoint_has_the_tensors_of_one_in_safetensors(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:

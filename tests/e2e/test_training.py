@@ -70,7 +70,7 @@ def test_a_run_ends_with_the_first_step_after_which_its_time_is_over(
     assert train("sft_config", tmp_path, "run", changes).run.step == steps
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_recorded_configuration_of_a_run_trains_the_same(base: str, tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in WORDS))
     (tmp_path / "house_rewards.py").write_text(

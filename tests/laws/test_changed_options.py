@@ -110,7 +110,7 @@ def test_an_option_that_needs_others_has_an_effect_in_a_resumed_run_too(
     assert not changes.silent, changes.silent
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("dist", "trainer", "path"), [
     (dist, trainer, path) for dist, trainer in ALONE for path in SILENT.get(trainer, {})
 ])  # fmt: skip

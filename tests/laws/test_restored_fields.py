@@ -147,7 +147,13 @@ class Resumed:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dist", "trainer"), TRAINERS, ids=str)
+@pytest.mark.parametrize(
+    ("dist", "trainer"),
+    [
+        pytest.param(dist, trainer, marks=[] if trainer in {"sft", "ppo", "ilql", "grpo"} else [pytest.mark.nightly])
+        for dist, trainer in TRAINERS
+    ],
+)
 def test_every_field_of_a_trainer_matters_in_a_resumed_run(dist: str, trainer: str, tmp_path: Path) -> None:
     resumed = Resumed(subject_of(dist, trainer, TRAINERS[dist, trainer]), tmp_path)
     assert not isinstance(resumed.expected, str), resumed.expected

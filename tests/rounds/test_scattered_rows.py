@@ -10,7 +10,7 @@ from scattered_rows import A, B, C, D
 from rlcore_testing.rig.isolate import call_on_two_ranks
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_receive_the_rows_that_they_want_and_nothing_else() -> None:
     """A token takes 4 bytes for its id, 1 for whether it is chosen, and 4 for its column.
 

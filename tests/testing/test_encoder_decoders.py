@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from laws_held import assert_kept, law_name
 from sites import installed
+from warm_fixtures import SLOW_LAWS
 
 from rlcore_testing import Law
 from rlcore_testing.law import laws_in
@@ -28,8 +29,8 @@ OF_SAMPLES = {"every_token_of_the_reference_counts"}
 """Laws about trainers that sample."""
 READING = {"padding_changes_nothing", "micro_batches_change_nothing", "every_trainable_parameter_changes"}
 """Laws about how batches are read, which families do in ways of their own."""
-LONG = {"an_accepted_change_has_its_effect"}
-"""Laws that train once for every option."""
+LONG = SLOW_LAWS - {"resume_is_exact"}
+"""Laws that train several times: on decoders they are checked by day."""
 HELD = [
     pytest.param(model, law, marks=[pytest.mark.nightly] if law.name in LONG else [])
     for law in laws_in(trainers)

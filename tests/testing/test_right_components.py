@@ -11,6 +11,7 @@ from components_made import OPTIONS, some
 from dists_made import DISTS
 from laws_held import LAWS, assert_kept, law_called
 from sites import Site, installed
+from warm_fixtures import SLOW_LAWS
 
 from rlcore.plugins.builtin import COMMANDS
 from rlcore_testing import Law
@@ -121,7 +122,13 @@ RIGHT = [
     Right("trainers", "acme-wrong:prefers", only=["it_learns"]),  # it declares the metric that learning lowers
 ]
 CASES = [
-    pytest.param(right, law, id="-".join([right.laws, right.name, *right.options, law.name]))
+    pytest.param(
+        right,
+        law,
+        id="-".join([right.laws, right.name, *right.options, law.name]),
+        # The conformance tests of our packages check these laws on right components too.
+        marks=[pytest.mark.nightly] if law.name in SLOW_LAWS else [],
+    )
     for right in RIGHT
     for law in laws_in(LAWS[right.laws])
     if not right.only or law.name in right.only

@@ -20,10 +20,15 @@ SLOW_LAWS = {
 }  # fmt: skip
 """Laws of the kit that start processes, or train several times: `make test` leaves them out."""
 NIGHTLY_LAWS = {
-    f"trainer-{name}-an_accepted_change_has_its_effect"
-    for name in ("ddpo", "distill", "distill_prompts", "grpo", "ppo")
+    "a_bad_number_on_one_rank_stops_the_run_or_is_counted": ("sft", "ppo", "grpo"),
+    "an_accepted_change_has_its_effect": ("sft",),
+    "divided_weights_equal_whole_ones": ("sft", "ppo"),
 }
-"""Those that take 10 to 30 s of CPU time, since these trainers have many options."""
+"""Law → the trainers for which continuous integration checks it; for others, and for models of T5, it runs at night.
+
+Other laws cover them by day: a bad number in one process, equal results of one process and of two, and for accepted
+changes `tests/laws/test_changed_options.py`.
+"""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -46,8 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         law = given.get("law")
-        if isinstance(law, Case) and law.id in NIGHTLY_LAWS:
-            item.add_marker(pytest.mark.nightly)
+        if isinstance(law, Case) and law.id.startswith("trainer-") and law.law.name in NIGHTLY_LAWS:
+            by_day = law.subject.it.name in NIGHTLY_LAWS[law.law.name]
+            item.add_marker(pytest.mark.slow if by_day else pytest.mark.nightly)
         elif _name(law) in SLOW_LAWS or _name(given.get("case")) in SLOW_LAWS:
             item.add_marker(pytest.mark.slow)
 

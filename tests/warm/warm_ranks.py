@@ -15,7 +15,7 @@ from rlcore_testing.law import LawBroken
 from rlcore_testing.rig import isolate
 
 TORCHRUN = "torch.distributed.run"
-WATCHED = {f"rlcore_testing.rig.probes:{name}" for name in ("watch_import", "registered", "read_options", "run_help")}
+WATCHED = {f"rlcore_testing.rig.probes:{name}" for name in ("watch_import", "read_options", "run_help")}
 """Functions of the kit that observe what an import does to a new interpreter."""
 
 

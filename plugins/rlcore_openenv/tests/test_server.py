@@ -45,6 +45,7 @@ def remote(openenv_python: str) -> Iterator[Callable[..., Any]]:
         factory.shutdown()
 
 
+@pytest.mark.nightly
 def test_an_episode_is_played_to_its_end(url: str, remote: Any) -> None:
     factory = remote(url=url, rules="Be brief.", **TEXTS, max_turns=9)
     assert factory.max_turns == 9

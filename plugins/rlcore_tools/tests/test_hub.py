@@ -120,7 +120,7 @@ def check_card(card: str, run: Path) -> None:
         assert part in body, part
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_ends_pushes_its_model(tmp_path: Path, hub: StandIn) -> None:
     done = train(tmp_path, hub.url, push_to_hub="me/own")
     assert done.returncode == 0, done.stderr

@@ -107,6 +107,7 @@ def test_an_endless_taskset_is_read_as_far_as_rows_need_it(remote: Any) -> None:
         factory.make().reset({"key": "f" * 64}, seed=0)
 
 
+@pytest.mark.nightly
 def test_answers_in_turns_are_the_same_as_one_after_the_other(remote: Any) -> None:
     factory = remote()
     first, second = factory.make(), factory.make()
