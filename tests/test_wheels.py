@@ -291,7 +291,7 @@ print(json.dumps([rlcore.__file__, result.metrics["reward/mean"], (result.run_di
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_dists_install_together_are_listed_and_train(built: dict[str, Path], others: Path, tmp_path: Path) -> None:
     programs = install(list(DISTS), built, others, tmp_path)
     assert listed([programs / "rlcore"], tmp_path) == dict.fromkeys(set(DISTS) - NO_PLUGIN, "ok")

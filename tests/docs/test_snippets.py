@@ -32,16 +32,18 @@ def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPy
 
 
 LONG = {
-    "conformance.md", "data.md", "distillation.md", "environments.md", "errors.md", "from-trl.md", "memory.md",
-    "performance.md", "plugins.md", "profiling.md", "rewards.md", "runs.md", "sweeps.md", "training.md", "tutorial.md",
+    "conformance.md", "data.md", "distillation.md", "environments.md", "errors.md", "find_processes.md", "from-trl.md",
+    "memory.md", "performance.md", "plugins.md", "profiling.md", "rewards.md", "runs.md", "sweeps.md", "training.md",
+    "tutorial.md",
 }  # fmt: skip
 """Pages whose snippets train for long, or start many interpreters: each takes 4 to 125 s of CPU time."""
 REFERENCES = {"hooks", "protocols"}
-"""Folders of pages that hold an example each, which takes a second of CPU time; one of four is run by day."""
+"""Folders of pages that hold an example each, which takes a second of CPU time; one of six is run by day."""
 
 
 def _case(page: Path) -> Any:
-    is_long = page.name in LONG or (page.parent.name in REFERENCES and PAGES.index(page) % 4)
+    examples = [each for each in PAGES if each.parent == page.parent]
+    is_long = page.name in LONG or (page.parent.name in REFERENCES and examples.index(page) % 6)
     marks = [pytest.mark.nightly] if is_long else [pytest.mark.slow]
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 

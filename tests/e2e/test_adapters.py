@@ -46,7 +46,14 @@ def fit(given: dict[str, Any], model: Any, root: Path, name: str, steps: int, **
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [PPO, SFT, ILQL], ids=["ppo", "sft", "ilql"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(PPO, id="ppo"),
+        pytest.param(SFT, id="sft", marks=pytest.mark.nightly),
+        pytest.param(ILQL, id="ilql", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.parametrize(
     "make",
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from depths import by_day
 from e2e_processes import lines, newest_checkpoint, run_ranks
 from e2e_recurrent import DivisiblePolicy, WholePolicy, make_recurrent
 from e2e_stranger import install
@@ -47,7 +48,7 @@ def check_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("write", ["safetensors", "dcp"])
+@pytest.mark.parametrize("write", by_day(["safetensors", "dcp"], ["dcp"]))
 def test_a_recurrent_policy_divided_among_two_ranks_learns_what_one_process_learns_also_when_it_resumes(
     train_on: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, write: str
 ) -> None:

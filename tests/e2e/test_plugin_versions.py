@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from depths import by_day
 from e2e_plugins import OBSERVER, REWARDS, STORE, Plugins, plugins, said_by
 from e2e_processes import newest_checkpoint
 from e2e_scenarios import train
@@ -86,7 +87,7 @@ def test_resuming_without_a_plugin_that_is_no_longer_used_causes_no_warning(
         ("acme", REWARDS.replace("acme_rewards", "acme"), {"reward_fn": "acme:short"}, errors.DataError),
     ],
 )
-@pytest.mark.parametrize("how", ["auto", "path"])
+@pytest.mark.parametrize("how", by_day(["auto", "path"], ["auto"]))
 def test_resuming_without_a_needed_plugin_names_what_to_install(
     dist: str, source: str, changes: dict, error: type[Exception], how: str, plugins: Plugins, tmp_path: Path
 ) -> None:

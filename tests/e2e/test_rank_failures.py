@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from depths import by_day
 from e2e_processes import run_ranks, run_two_ranks
 from warm_python import WarmPython
 
@@ -26,16 +27,19 @@ def test_a_rank_that_hangs_ends_the_run_and_the_error_names_its_function(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "world", "killed", "shard"),
-    [
-        ("rollout", 2, 1, "none"),
-        ("forward", 2, 1, "none"),
-        ("backward", 3, 0, "none"),
-        ("checkpoint", 2, 0, "none"),
-        ("evaluation", 2, 1, "none"),
-        ("forward", 2, 1, "fsdp"),
-        ("backward", 3, 0, "fsdp"),
-        ("checkpoint", 2, 0, "fsdp"),
-    ],
+    by_day(
+        [
+            ("rollout", 2, 1, "none"),
+            ("forward", 2, 1, "none"),
+            ("backward", 3, 0, "none"),
+            ("checkpoint", 2, 0, "none"),
+            ("evaluation", 2, 1, "none"),
+            ("forward", 2, 1, "fsdp"),
+            ("backward", 3, 0, "fsdp"),
+            ("checkpoint", 2, 0, "fsdp"),
+        ],
+        ["rollout", ("backward", 3, 0, "none"), ("checkpoint", 2, 0, "fsdp")],
+    ),
 )
 def test_a_rank_that_is_killed_ends_the_others_long_before_the_limit_with_a_ranks_error(
     warm_python: WarmPython, tmp_path: Path, moment: str, world: int, killed: int, shard: str

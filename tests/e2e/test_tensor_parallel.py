@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from depths import by_day
 from e2e_processes import lines, newest_checkpoint, run_two_ranks
 from safetensors.torch import load_file
 from test_sharding import check_same, files_of, train_on  # noqa: F401  a fixture
@@ -28,7 +29,7 @@ def check_same_metrics(one: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sft", pytest.param("ppo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", by_day(["sft", "ppo"], ["ppo"]))
 def test_two_ranks_that_divide_layers_learn_and_log_what_one_process_does(
     train_on: Train, tmp_path: Path, name: str  # noqa: F811
 ) -> None:  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from depths import by_day
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -45,7 +46,7 @@ def test_randomwalks_prints_its_result_and_the_folder_of_the_run(run: Callable[.
     assert model.config.n_embd == 144
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_randomwalks_ilql_prints_the_result_of_each_beta(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "randomwalks_ilql.py", "--steps", "2", "--out", "runs")
     for beta in (0, 1, 100):
@@ -68,7 +69,7 @@ def test_randomwalks_rft_prints_its_result_and_the_number_of_samples(run: Callab
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", ["ilql", "rloo"])
+@pytest.mark.parametrize("trainer", by_day(["ilql", "rloo"], ["rloo"]))
 def test_the_example_of_defaults_prints_the_reward_before_and_after(
     trainer: str, run: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -141,7 +142,7 @@ def test_the_reviews_example_trains_a_model_on_a_file(source: str, run: Callable
     assert (tmp_path / "runs/reviews-ppo/model/config.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_reviews_are_learned_from_preferences_by_each_configuration_file(
     run: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -193,14 +194,14 @@ def test_the_example_of_short_sentences_logs_both_rewards_by_their_names(
     assert rows
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_translation_example_trains_a_t5_from_random_weights(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "translation_t5.py", "--epochs", ".1", "--steps", "1", "--out", "runs")
     assert "right of 500 held-out numbers: 0.000 before PPO" in said
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "runs/translation-ppo/model").config.d_model == 96
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_example_of_distillation_compares_five_ways(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(
         EXAMPLES / "distill.py", "--teacher-epochs", ".02", "--start-steps", "1", "--steps", "1", "--out", "runs"
@@ -232,7 +233,7 @@ def test_the_ddpo_example_learns_and_its_control_does_not(run: Callable[..., str
     assert rises["control"][0] < 0.001
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_calculator_is_called_by_a_policy_that_imitates_the_demonstrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

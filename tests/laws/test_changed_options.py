@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
+from depths import by_day
 from small_teacher import teacher_folder
 
 from rlcore_testing.cases import cases
@@ -60,6 +61,8 @@ BESIDE: list[tuple[str, str, dict[str, Any], str]] = [
     ("rlcore-ddpo", "ddpo", {**IMAGES, "stats": "prompt", "stats_size": 8, "stats_min_count": 3}, "stats_min_count"),
 ]  # fmt: skip
 """Dist, trainer, options, and the options that have an effect beside those."""
+BY_DAY = {"kl_coef", "sync_every", "clip_low", "is_high", "gamma", "nll", "history", "max_length"}
+"""First options of the rows that are checked by day."""
 OF_SERVER = dict.fromkeys(
     [f"server.{name}" for name in ("top_k", "tail", "concurrency", "timeout_s", "retries")],
     "is of a teacher on a server, and the kit's runs have a model as teacher",
@@ -100,7 +103,15 @@ def changes_of(dist: str, trainer: str, options: Mapping[str, Any], root: object
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dist", "trainer", "options", "named"), BESIDE, ids=str)
+@pytest.mark.parametrize(
+    ("dist", "trainer", "options", "named"),
+    [
+        pytest.param(
+            *case, id="-".join(case[1::2]), marks=[] if case[-1].split()[0] in BY_DAY else [pytest.mark.nightly]
+        )
+        for case in BESIDE
+    ],
+)
 def test_an_option_that_needs_others_has_an_effect_in_a_resumed_run_too(
     dist: str, trainer: str, options: dict[str, Any], named: str, tmp_path: object
 ) -> None:
@@ -125,10 +136,7 @@ def test_an_option_declared_to_have_no_effect_changes_no_run(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dist", "trainer"),
-    [
-        pytest.param(dist, trainer, marks=[pytest.mark.nightly] if dist in {"rlcore-ddpo", "rlcore-distill"} else [])
-        for dist, trainer in ALONE
-    ],
+    by_day(ALONE, ["rlcore-sft", "rlcore-ilql", ("rlcore-dpo", "dpo"), "rlcore-reinforce"]),
 )
 def test_every_option_has_an_effect_somewhere_or_the_reason_is_declared(
     dist: str, trainer: str, tmp_path: object

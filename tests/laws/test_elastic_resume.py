@@ -37,10 +37,22 @@ def changes_of(tiny: Tiny) -> list[dict[str, Any]]:
     return json.loads((newest / "manifest.json").read_text(encoding="utf-8"))["changed_processes"]
 
 
+BY_DAY = {trainer for _, trainer in TRAINERS} & {"sft", "ppo", "dpo"}
+
+
 @pytest.mark.slow
-def test_a_run_of_every_trainer_continues_on_two_processes_and_on_one_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(BY_DAY, id=",".join(sorted(BY_DAY))),
+        pytest.param({trainer for _, trainer in TRAINERS} - BY_DAY, id="others", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_run_of_every_trainer_continues_on_two_processes_and_on_one_again(names: set[str], tmp_path: Path) -> None:
     alone, changing = [], []
     for (dist, trainer), options in TRAINERS.items():
+        if trainer not in names:
+            continue
         subject = subject_of(dist, trainer, options)
         base = Tiny.of(
             subject, str(tmp_path), name=trainer, steps=1, options=steady_options(subject), rollouts="scripted",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from depths import by_day
 from known_defects import KINDS, LEARNERS, PROMPTS, SAMPLES, Kind, build, learn
 from safetensors.torch import load_file
 
@@ -69,7 +70,7 @@ def test_the_reference_is_the_model_before_training(tmp_path: Path, kind: Kind, 
 @pytest.mark.slow
 # After trlX #522, ILQL targets were synced only at the end of a pass over the data, so possibly never.
 @pytest.mark.parametrize("batch_size", [1, 2, 5], ids=lambda size: f"a pass is {-(-5 // size)} steps")
-@pytest.mark.parametrize("every", [1, 3, 4])
+@pytest.mark.parametrize("every", by_day([1, 3, 4], [3]))
 def test_targets_are_synced_after_a_number_of_optimizer_steps(
     make_trainer: Make, kind: Kind, batch_size: int, every: int
 ) -> None:
@@ -95,7 +96,7 @@ def test_targets_are_synced_after_a_number_of_optimizer_steps(
 
 @pytest.mark.slow
 # Gradients of micro-batches were summed, or their means averaged, so that the learning rate depended on the split.
-@pytest.mark.parametrize("micro", [1, 4])
+@pytest.mark.parametrize("micro", by_day([1, 4], [4]))
 def test_splitting_a_batch_does_not_change_the_gradient(tmp_path: Path, kind: Kind, learner: str, micro: int) -> None:
     results = []
     for size in (0, micro):

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+from depths import by_day
 from small_teacher import teacher_folder
 from torch import Tensor
 
@@ -149,10 +150,7 @@ class Resumed:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dist", "trainer"),
-    [
-        pytest.param(dist, trainer, marks=[] if trainer in {"sft", "ppo", "ilql", "grpo"} else [pytest.mark.nightly])
-        for dist, trainer in TRAINERS
-    ],
+    by_day(TRAINERS, ["rlcore-sft", "rlcore-grpo"]),
 )
 def test_every_field_of_a_trainer_matters_in_a_resumed_run(dist: str, trainer: str, tmp_path: Path) -> None:
     resumed = Resumed(subject_of(dist, trainer, TRAINERS[dist, trainer]), tmp_path)

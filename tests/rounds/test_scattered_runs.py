@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from depths import by_day
 
 from rlcore_testing.rig.isolate import call_on_two_ranks
 
@@ -31,7 +32,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.nightly] if " " in name else []) for name in TRAINERS],
+    by_day(TRAINERS, ["ppo"]),
 )
 def test_trainers_learn_the_same_from_scattered_rounds(tmp_path: Path, name: str) -> None:
     scattered, whole = (

@@ -29,7 +29,7 @@ OF_SAMPLES = {"every_token_of_the_reference_counts"}
 """Laws about trainers that sample."""
 READING = {"padding_changes_nothing", "micro_batches_change_nothing", "every_trainable_parameter_changes"}
 """Laws about how batches are read, which families do in ways of their own."""
-LONG = SLOW_LAWS - {"resume_is_exact"}
+LONG = (SLOW_LAWS | {"checkpoints_change_nothing", "evaluation_changes_nothing"}) - {"resume_is_exact"}
 """Laws that train several times: on decoders they are checked by day."""
 HELD = [
     pytest.param(model, law, marks=[pytest.mark.nightly] if law.name in LONG else [])

@@ -23,8 +23,9 @@ NIGHTLY_LAWS = {
     "a_bad_number_on_one_rank_stops_the_run_or_is_counted": ("sft", "ppo", "grpo"),
     "an_accepted_change_has_its_effect": ("sft",),
     "divided_weights_equal_whole_ones": ("sft", "ppo"),
+    "two_processes_make_the_steps_of_one": ("none", "fsdp", "zero3"),
 }
-"""Law → the trainers for which continuous integration checks it; for others, and for models of T5, it runs at night.
+"""Law → the components for which continuous integration checks it; for others, and for models of T5, it runs at night.
 
 Other laws cover them by day: a bad number in one process, equal results of one process and of two, and for accepted
 changes `tests/laws/test_changed_options.py`.
@@ -51,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         law = given.get("law")
-        if isinstance(law, Case) and law.id.startswith("trainer-") and law.law.name in NIGHTLY_LAWS:
+        if isinstance(law, Case) and law.law.name in NIGHTLY_LAWS:
             by_day = law.subject.it.name in NIGHTLY_LAWS[law.law.name]
             item.add_marker(pytest.mark.slow if by_day else pytest.mark.nightly)
         elif _name(law) in SLOW_LAWS or _name(given.get("case")) in SLOW_LAWS:

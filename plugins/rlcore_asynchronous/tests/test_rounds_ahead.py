@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from asynchronous_runs import TRAINERS, metrics, rollouts, train, weights
+from depths import by_day
 
 from rlcore.checkpoints.state import load_state
 from rlcore.errors import ConfigError, RewardError
@@ -179,7 +180,7 @@ def test_evaluations_sample_the_present_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", [pytest.param("ppo", marks=pytest.mark.nightly), "grpo", "rft"])
+@pytest.mark.parametrize("trainer", by_day(["ppo", "grpo", "rft"], ["grpo"]))
 def test_two_processes_learn_as_one_and_go_on_as_one(trainer: str, tmp_path: Path) -> None:
     """The run on two processes stops after two steps, and continues; that on one does not stop."""
     arguments = {"trainer": trainer, "folder": str(tmp_path / "one"), "steps": [4]}

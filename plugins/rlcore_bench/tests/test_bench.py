@@ -152,7 +152,7 @@ def test_an_interrupted_comparison_reports_the_pairs_that_are_complete(repositor
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_case_that_fails_in_one_version_is_reported_and_others_go_on(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

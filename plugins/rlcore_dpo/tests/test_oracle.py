@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from depths import by_day
 from held_laws import hold
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -158,7 +159,7 @@ def check(law: str, variant: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", by_day(VARIANTS, ["sigmoid", "kto", "ipo", "simpo", "a reference in every step"]))
 def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)
 

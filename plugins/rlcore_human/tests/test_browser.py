@@ -44,7 +44,7 @@ def test_the_page_opens_in_four_views(browser: Any, tmp_path: Path) -> None:
             page.wait_for_selector("#idle:not([hidden])")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_people_at_once_judge_everything_once(browser: Any, tmp_path: Path) -> None:
     items = [score_item(f"completion {i}") for i in range(6)]
     with Served(tmp_path) as served:

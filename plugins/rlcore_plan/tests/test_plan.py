@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from depths import by_day
 from peft import LoraConfig, get_peft_model
 from planning_making import GPT, LLAMA, WORDS, folders, imitation, judged, ppo, preferences, save
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GPT2Config
@@ -75,9 +76,7 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] if "many small" in name else []) for name in CASES]
-)
+@pytest.mark.parametrize("name", by_day(CASES, list(CASES)[::3]))
 def test_the_planned_memory_is_what_tensors_take_in_the_run(
     name: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -70,7 +70,7 @@ def test_a_report_opens_in_four_views(browser: Any, tmp_path: Path, monkeypatch:
             folded.first.click()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_comparison_of_runs_opens_in_four_views(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

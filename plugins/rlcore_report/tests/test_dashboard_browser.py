@@ -180,6 +180,7 @@ def test_every_page_opens_in_four_views(browser: Any, serve: Callable[..., Repor
         page.wait_for_function("w => Math.abs(document.querySelector('.uplot').clientWidth - w) < 2", arg=box["width"])
 
 
+@pytest.mark.nightly
 def test_the_list_of_the_docs_opens_in_four_views(
     browser: Any, serve: Callable[..., ReportServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,14 +109,24 @@ def _heavy() -> list[str]:
 
 def registered(dist: str) -> list[list[str]]:
     """Load the plugins and return kind, name, target, options and summary of each component of a dist."""
+    return _registered().get(dist, [])
+
+
+def seen_by_a_worker() -> dict[str, Any]:
+    """Return the attributes of a `rlcore_testing.rig.worker.Worker` that describe this process."""
+    return {"registered": _registered(), "pickles": unpickled()}
+
+
+def _registered() -> dict[str, list[list[str]]]:
     from rlcore.plugins.discovery import discover
 
-    return [
-        [each.kind, each.name, _named(each.reference), _named(each.config_reference), each.summary]
-        for plugin in discover().plugins
-        if plugin.dist == dist
-        for each in plugin.components
-    ]
+    found: dict[str, list[list[str]]] = {}
+    for plugin in discover().plugins:
+        found.setdefault(plugin.dist, []).extend(
+            [each.kind, each.name, _named(each.reference), _named(each.config_reference), each.summary]
+            for each in plugin.components
+        )
+    return found
 
 
 def _named(reference: Any) -> str:

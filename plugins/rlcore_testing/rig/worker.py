@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import attrs
 from filelock import FileLock
 
 from rlcore_testing.law import LawBroken
@@ -21,8 +22,21 @@ XDIST_RUN = "PYTEST_XDIST_TESTRUNUID"
 """Environment variable that all processes of one run of pytest-xdist have in common."""
 
 
-def worker() -> dict[str, str]:
-    """Return what `rlcore_testing.rig.probes:unpickled` finds in a new process; empty if a component ends that process.
+@attrs.frozen
+class Worker:
+    """What a new process found.
+
+    Attributes:
+        pickles: digests of pickles, which `rlcore_testing.rig.probes:unpickled` returns.
+        registered: what `rlcore_testing.rig.probes:registered` returns of each dist.
+    """
+
+    pickles: dict[str, str] = attrs.field(factory=dict)
+    registered: dict[str, list[list[str]]] = attrs.field(factory=dict)
+
+
+def worker() -> Worker:
+    """Return what a new process registers and unpickles; nothing if a component ends that process.
 
     The process is started once for the same `sys.path` and switches, also by several processes of pytest-xdist.
     """
@@ -31,7 +45,7 @@ def worker() -> dict[str, str]:
 
 
 @functools.cache
-def _found(run: str, surroundings: str) -> dict[str, str]:
+def _found(run: str, surroundings: str) -> Worker:
     if not run:
         return _spawned()
     name = hashlib.sha256(f"{run} {surroundings}".encode()).hexdigest()[:32]
@@ -40,13 +54,11 @@ def _found(run: str, surroundings: str) -> dict[str, str]:
         atexit.register(functools.partial(each.unlink, missing_ok=True))
     with FileLock(lock):
         if not file.exists():
-            file.write_text(json.dumps(_spawned()), encoding="utf-8")
-        found: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+            file.write_text(json.dumps(attrs.asdict(_spawned())), encoding="utf-8")
+        return Worker(**json.loads(file.read_text(encoding="utf-8")))
 
 
-def _spawned() -> dict[str, str]:
-    found: dict[str, str] = {}
+def _spawned() -> Worker:
     with contextlib.suppress(LawBroken):
-        found = call_in_new_process("rlcore_testing.rig.probes:unpickled", {}, what="a spawned worker")
-    return found
+        return Worker(**call_in_new_process("rlcore_testing.rig.probes:seen_by_a_worker", {}, what="a spawned worker"))
+    return Worker()

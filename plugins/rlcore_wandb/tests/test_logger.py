@@ -134,6 +134,7 @@ def test_the_options_and_the_configuration_are_sent(trained: Path) -> None:
     assert kept.config["run"]["steps"] == 5
 
 
+@pytest.mark.nightly
 def test_completions_are_logged_as_tables(trained: Path) -> None:
     (kept,) = folders(trained)
     rows = [json.loads(line) for line in (trained / "completions.jsonl").read_text().splitlines()]
@@ -241,7 +242,7 @@ def test_a_run_that_starts_anew_gets_a_new_id_and_disabled_mode_writes_nothing(t
     assert len({kept.run.run_id for kept in (first, second, third)}) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_loggers_of_different_projects_resume_each_under_its_own_id(tmp_path: Path) -> None:
     log_in_a_process(tmp_path, TWO)
     kept = [each.run for each in folders(tmp_path / "run")]
