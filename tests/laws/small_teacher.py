@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from functools import cache
 from pathlib import Path
 
 from rlcore_testing.small import make_llama, make_tokenizer
 
+TEACHER = str(Path(tempfile.gettempdir()) / f"rlcore-laws-{os.getpid()}" / "teacher")
+"""Its folder, which tables of options name; `conftest.py` writes it before the first test."""
 
-@cache
-def teacher_folder() -> str:
-    """Return the folder of the teacher."""
-    folder = Path(tempfile.mkdtemp(prefix="rlcore-laws-")) / "teacher"
-    make_llama(seed=7, width=24).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return str(folder)
+
+def write_teacher() -> None:
+    """Write the teacher to `TEACHER`."""
+    make_llama(seed=7, width=24).save_pretrained(TEACHER)
+    make_tokenizer().save_pretrained(TEACHER)

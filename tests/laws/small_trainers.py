@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from small_teacher import teacher_folder
+from small_teacher import TEACHER
 
 from rlcore_testing.cases import cases
 from rlcore_testing.law import Subject
 from rlcore_testing.laws.trainer_options import an_accepted_change_has_its_effect
 
-DISTILL = {"teacher": teacher_folder(), "batch_size": 4, "on_policy": 0.5}
+DISTILL = {"teacher": TEACHER, "batch_size": 4, "on_policy": 0.5}
 TRAINERS: dict[tuple[str, str], dict[str, Any]] = {
     ("rlcore-sft", "sft"): {"batch_size": 4},
     ("rlcore-ppo", "ppo"): {"rollouts": 8, "batch_size": 4, "epochs": 1, "kl_coef": 0.1, "kl_target": 0.5},

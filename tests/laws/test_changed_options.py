@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 from depths import by_day
-from small_teacher import teacher_folder
+from small_teacher import TEACHER
 
 from rlcore_testing.cases import cases
 from rlcore_testing.laws.trainer_options import Changes, an_accepted_change_has_its_effect
@@ -20,7 +20,7 @@ FAST = {"optimizer": {"lr": 1e-2}}
 GRPO = {"rollouts": 8, "num_generations": 2, "optimizer": {"lr": 1e-1, "max_grad_norm": 0.0}}
 PAIRS = {"batch_size": 4, **FAST}
 IMAGES = {"rollouts": 5, "batch_size": 3, "steps": 2, "guidance": 2.0, "clip_range": 0.05, "optimizer": {"lr": 3e-3}}
-DISTILL = {"teacher": teacher_folder(), "on_policy": 0.5, **PAIRS}
+DISTILL = {"teacher": TEACHER, "on_policy": 0.5, **PAIRS}
 ALONE: dict[tuple[str, str], dict[str, Any]] = {
     ("rlcore-sft", "sft"): PAIRS, ("rlcore-ppo", "ppo"): {"rollouts": 8, "batch_size": 4, "epochs": 2, **FAST},
     ("rlcore-ilql", "ilql"): PAIRS, ("rlcore-grpo", "grpo"): {"rollouts": 8, "num_generations": 2, **FAST},

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 from depths import by_day
-from small_teacher import teacher_folder
+from small_teacher import TEACHER
 from torch import Tensor
 
 from rlcore.checkpoints.manifest import OWN_FIELDS, write_manifest
@@ -24,7 +24,7 @@ from rlcore_testing.rig.compare_runs import MEASURED, difference, steps, weights
 from rlcore_testing.rig.runs import Tiny, run
 
 FAST = {"optimizer": {"lr": 1e-2, "scheduler": "step", "scheduler_options": {"step_size": 3}}}
-DISTILL = {"teacher": teacher_folder(), "batch_size": 4, "on_policy": 0.3}
+DISTILL = {"teacher": TEACHER, "batch_size": 4, "on_policy": 0.3}
 TRAINERS: dict[tuple[str, str], dict[str, Any]] = {
     ("rlcore-sft", "sft"): {"batch_size": 4, **FAST},
     ("rlcore-ppo", "ppo"): {

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -126,6 +125,8 @@ def test_masks_tell_prompt_from_choice_from_padding(policy: TinyPolicy) -> None:
 
 
 def test_first_tokens_are_sampled_with_the_models_probabilities(policy: TinyPolicy) -> None:
+    from scipy import stats
+
     batch = draw_many(policy, ["cat"] * 4000 + ["o"] * 4000, max_new_tokens=1, seed=11)
     for part, text in ((slice(0, 4000), "cat"), (slice(4000, None), "o")):
         with torch.no_grad():

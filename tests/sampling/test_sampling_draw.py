@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from rlcore_transformers.sampling.draw import chosen_logprobs, draw, restrict
 
@@ -32,6 +31,8 @@ def by_hand(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
 
 def chi_squared(counts: np.ndarray, probabilities: np.ndarray) -> float:
     """Return the p-value of `counts` under `probabilities`, with rare tokens merged."""
+    from scipy import stats
+
     assert counts[probabilities == 0].sum() == 0
     total = counts.sum()
     common = probabilities * total >= 10
@@ -99,6 +100,8 @@ def test_a_token_of_probability_zero_is_never_drawn(vocabulary: int) -> None:
 
 
 def test_the_rare_half_of_a_large_vocabulary_is_drawn_as_often_as_it_should_be() -> None:
+    from scipy import stats
+
     vocabulary, draws = 50257, 2000
     logits = torch.zeros(1, vocabulary)
     logits[0, 0] = np.log(vocabulary - 1)  # half of the probability on one token, half on 50256 tokens of 1e-5 each

@@ -11,7 +11,6 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from rlcore.errors import ConfigError, DataError, ModelError
@@ -100,6 +99,8 @@ BETA = 2 * LN2
 def test_steered_sampling_draws_from_the_policy_times_the_exponential_of_advantages(
     options: dict[str, Any], drawn: dict[int, float]
 ) -> None:
+    from scipy import stats
+
     batch = draw(STEERED, [0] * 4000, **{"beta": BETA, **options})
     wanted = {token: pytest.approx(share, abs=2e-5) for token, share in drawn.items()}
     assert probabilities(batch, "sampling_logprobs") == wanted
@@ -193,6 +194,8 @@ def test_sampling_options_count_as_plain_only_if_they_keep_the_policys_distribut
 
 
 def test_a_mask_renormalises_the_tokens_allowed_after_the_last_one() -> None:
+    from scipy import stats
+
     policy = Tables(STEERED.logits)  # (1/2, 1/4, 1/4) after every token
     mask = [[YES, NO, YES], [NO, YES, YES], [YES, YES, YES]]
     for last, wanted in enumerate(({0: 2 / 3, 2: 1 / 3}, {1: 1 / 2, 2: 1 / 2}, {0: 1 / 2, 1: 1 / 4, 2: 1 / 4})):

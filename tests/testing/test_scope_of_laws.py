@@ -9,7 +9,6 @@ import pytest
 import torch
 from dists_made import DISTS, RIGHT
 from laws_held import law_called
-from scipy import stats
 from sites import Site, wrong
 
 from rlcore_testing import Law, LawBroken, Subject
@@ -52,6 +51,8 @@ def test_the_law_of_frequencies_fails_for_best_of_two_unless_it_declares_itself(
 
 
 def test_the_probability_of_frequencies_is_that_of_pearsons_test() -> None:
+    from scipy import stats
+
     counts = torch.tensor([30.0, 14.0, 34.0, 45.0, 57.0, 20.0]).double()
     seen = chi_square_probability(counts, torch.full((6,), 1 / 6).double())
     assert seen == pytest.approx(float(stats.chisquare(counts.numpy()).pvalue), rel=1e-6)

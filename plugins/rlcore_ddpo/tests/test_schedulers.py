@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diffusers import DDIMScheduler, DDPMScheduler, PNDMScheduler
 
 from rlcore.errors import ModelError
 from rlcore_ddpo.ddim import Schedule
@@ -19,7 +18,9 @@ CHANGED = {
 
 
 def test_a_scheduler_that_fits_is_kept_with_options_that_were_set_after_it_was_built() -> None:
-    scheduler = DDIMScheduler()
+    import diffusers
+
+    scheduler = diffusers.DDIMScheduler()
     scheduler.register_to_config(**CHANGED)
     assert as_ddim(scheduler) is scheduler
     schedule = Schedule.of(as_ddim(scheduler), steps=4, eta=1.0)
@@ -28,10 +29,12 @@ def test_a_scheduler_that_fits_is_kept_with_options_that_were_set_after_it_was_b
 
 
 def test_a_rebuilt_scheduler_has_options_that_were_set_after_the_other_was_built() -> None:
-    scheduler = DDPMScheduler(beta_schedule="scaled_linear")
+    import diffusers
+
+    scheduler = diffusers.DDPMScheduler(beta_schedule="scaled_linear")
     scheduler.register_to_config(**CHANGED)
     rebuilt = as_ddim(scheduler)
-    assert isinstance(rebuilt, DDIMScheduler)
+    assert isinstance(rebuilt, diffusers.DDIMScheduler)
     shared = {name: value for name, value in scheduler.config.items() if name in rebuilt.config and name[0] != "_"}
     assert len(shared) > len(CHANGED)
     assert {name: rebuilt.config[name] for name in shared} == shared
@@ -39,11 +42,15 @@ def test_a_rebuilt_scheduler_has_options_that_were_set_after_the_other_was_built
 
 
 def test_a_scheduler_that_clips_nothing_is_rebuilt_without_clipping() -> None:
-    assert Schedule.of(as_ddim(PNDMScheduler()), steps=4, eta=1.0).clip is None
+    import diffusers
+
+    assert Schedule.of(as_ddim(diffusers.PNDMScheduler()), steps=4, eta=1.0).clip is None
 
 
 def test_a_scheduler_whose_options_describe_another_noise_schedule_is_refused() -> None:
-    scheduler = PNDMScheduler()
+    import diffusers
+
+    scheduler = diffusers.PNDMScheduler()
     scheduler.register_to_config(beta_schedule="squaredcos_cap_v2")
     with pytest.raises(ModelError, match="PNDMScheduler has another noise schedule"):
         as_ddim(scheduler)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from ddpo_making import TRAINER, train
-from diffusers import FlowMatchEulerDiscreteScheduler, PNDMScheduler, StableDiffusionPipeline
 from PIL import Image
 
 import rlcore
@@ -18,6 +17,7 @@ from rlcore.cli import main
 from rlcore.config import structure
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import RLCoreError
+from rlcore_ddpo import diffusers_classes as classes
 from rlcore_ddpo.config import DDPOConfig
 from rlcore_ddpo.image_sampling import make_tiles, write_grid
 from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
@@ -27,8 +27,18 @@ from rlcore_report.samples_on_page import read_images
 OPTIONS = {name: value for name, value in TRAINER.items() if name != "name"}
 
 
-def noiseless() -> StableDiffusionPipeline:
+def noiseless() -> classes.StableDiffusionPipeline:
     return make_tiny_pipeline(steps_offset=0, set_alpha_to_one=True)
+
+
+def with_unknown_lora() -> dict[str, Any]:
+    return {"path": make_tiny_pipeline(), "lora": {"rank": 2}}
+
+
+def with_a_scheduler_of_flows(pipeline: Any) -> None:
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    pipeline.scheduler = FlowMatchEulerDiscreteScheduler()
 
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
@@ -138,7 +148,7 @@ def test_the_report_shows_the_grid_of_every_evaluation(tmp_path: Path, browser: 
 @pytest.mark.slow
 def test_a_run_ends_with_a_pipeline_that_plain_diffusers_loads(tmp_path: Path) -> None:
     result = train(tmp_path)
-    loaded = StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
+    loaded = classes.StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
     for name, weight in result.policy.module.state_dict().items():
         assert torch.equal(loaded.unet.state_dict()[name], weight)
     start = make_tiny_pipeline()
@@ -156,7 +166,7 @@ def test_lora_layers_are_saved_alone_and_merged(tmp_path: Path) -> None:
     )
     (file,) = (tmp_path / "run/checkpoints/00000002/model").iterdir()
     assert file.name == "pytorch_lora_weights.safetensors"
-    merged = StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
+    merged = classes.StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
     beside = make_tiny_pipeline()
     base = beside.unet.state_dict()["down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q.weight"].clone()
     beside.load_lora_weights(tmp_path / "run/model/adapter")
@@ -197,7 +207,7 @@ def test_yaml_and_the_command_line_train_a_folder(tmp_path: Path, capsys: pytest
         ({"reward_fn": lambda images: images.sum((1, 2, 3)) * float("nan")}, "returned nan for sample 0"),
         ({"reward_fn": lambda images: images[0].convert("L")}, "trainer.images=pil passes a list of PIL images"),
         ({"model": {"path": "sd", "architecture": "causal_lm"}}, "this trainer trains an image pipeline"),
-        ({"model": {"path": make_tiny_pipeline(), "lora": {"rank": 2}}}, "model.lora = "),
+        ({"model": with_unknown_lora}, "model.lora = "),
         ({"model": torch.nn.Linear(1, 1)}, "takes a StableDiffusionPipeline, its folder or a hub id"),
         ({"trainer": {"rollouts": 4, "steps": 1}, "model": noiseless}, "no step of the pipeline's scheduler has noise"),
     ],
@@ -205,8 +215,8 @@ def test_yaml_and_the_command_line_train_a_folder(tmp_path: Path, capsys: pytest
 def test_options_and_models_that_image_training_cannot_use_are_refused(
     tmp_path: Path, options: dict[str, Any], says: str
 ) -> None:
-    if options.get("model") is noiseless:
-        options = {**options, "model": noiseless()}
+    if callable(options.get("model")) and not isinstance(options["model"], torch.nn.Module):
+        options = {**options, "model": options["model"]()}
     with pytest.raises(RLCoreError) as caught:
         train(tmp_path, **options)
     assert says in str(caught.value)
@@ -215,7 +225,7 @@ def test_options_and_models_that_image_training_cannot_use_are_refused(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda pipeline: setattr(pipeline, "scheduler", FlowMatchEulerDiscreteScheduler()), "no noise schedule"),
+        (with_a_scheduler_of_flows, "no noise schedule"),
         (lambda pipeline: setattr(pipeline, "unet", None), "the pipeline has no unet"),
         (lambda pipeline: pipeline.unet.register_to_config(in_channels=9), "pipelines for inpainting"),
     ],
@@ -238,6 +248,8 @@ def test_a_folder_without_a_part_of_the_pipeline_is_refused(tmp_path: Path, miss
 
 
 def test_the_noise_schedule_of_another_scheduler_is_kept(tmp_path: Path) -> None:
+    from diffusers import PNDMScheduler
+
     pipeline = make_tiny_pipeline()
     ours = pipeline.scheduler.alphas_cumprod
     pipeline.scheduler = PNDMScheduler.from_config(pipeline.scheduler.config)

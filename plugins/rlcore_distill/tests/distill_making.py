@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,26 @@ from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore_testing.small import PROMPTS, SAMPLES, make_llama, make_tokenizer
 
+VARIANTS = [(32, False), (32, True), (40, False), (64, False), (300, False)]
+"""Logits of the teachers, and whether their weights are float64."""
+TEACHERS = Path(tempfile.gettempdir()) / f"rlcore-distill-{os.getpid()}"
 
-@cache
+
 def teacher_folder(vocab: int = 32, *, double: bool = False) -> str:
-    """Return the folder of a teacher with other weights than the models of the kit, and logits of so many tokens."""
-    folder = Path(tempfile.mkdtemp(prefix="rlcore-distill-")) / "teacher"
-    model = make_llama(seed=7, width=24, vocab=vocab)
-    (model.double() if double else model).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return str(folder)
+    """Return the folder of a teacher with other weights than the models of the kit, and logits of so many tokens.
+
+    Tables of options name it; `conftest.py` writes the teachers before the first test.
+    """
+    return str(TEACHERS / f"{vocab}-{'double' if double else 'single'}")
+
+
+def write_teachers() -> None:
+    """Write each teacher of these tests to its folder."""
+    for vocab, double in VARIANTS:
+        folder = teacher_folder(vocab, double=double)
+        model = make_llama(seed=7, width=24, vocab=vocab)
+        (model.double() if double else model).save_pretrained(folder)
+        make_tokenizer().save_pretrained(folder)
 
 
 def make(

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import mcp_server
 import pytest
-import uvicorn
 from env_games import make_player
 from mcp_calls import double, entry, say
 
@@ -39,6 +37,9 @@ def is_running(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def listening() -> Iterator[str]:
     """Return the address of the server of the tests over HTTP, in a thread."""
+    import mcp_server
+    import uvicorn
+
     server = uvicorn.Server(uvicorn.Config(mcp_server.server.streamable_http_app(), port=0, log_level="critical"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

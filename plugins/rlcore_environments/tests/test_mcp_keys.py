@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from mcp.server.mcpserver import MCPServer
 from mcp_calls import double, entry, say
 
 from rlcore.config import structure
@@ -86,6 +84,9 @@ def test_keys_of_a_program_come_from_the_environment_and_are_in_no_record_or_mes
 @pytest.fixture
 def guarded() -> Iterator[str]:
     """Return the address of a server of its own that answers only requests with a key and another header."""
+    import uvicorn
+    from mcp.server.mcpserver import MCPServer
+
     inner = MCPServer("guarded")
     inner.add_tool(double)
     app = inner.streamable_http_app()

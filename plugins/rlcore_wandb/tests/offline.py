@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from wandb.proto.wandb_internal_pb2 import Record
 
 BLOCK = 32768
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
@@ -41,6 +40,8 @@ class Offline:
 
 
 def read_offline(folder: Path) -> Offline:
+    from wandb.proto.wandb_internal_pb2 import Record
+
     (file,) = folder.glob("*.wandb")
     records = [Record.FromString(content) for content in contents(file.read_bytes())]
     (run,) = (record.run for record in records if record.HasField("run"))
