@@ -17,7 +17,7 @@ from rlcore_testing import cases as cases_module
 from rlcore_testing.cases import MODULES, cases
 from rlcore_testing.law import laws_in
 from rlcore_testing.laws import dist
-from rlcore_testing.rig.worker import Worker
+from rlcore_testing.rig.worker import Spawned
 
 PLUGIN = """
 from rlcore import hookimpl
@@ -136,7 +136,7 @@ def test_a_name_of_no_law_or_component_is_refused(given: dict[str, dict[str, str
 def test_a_plugin_that_does_not_load_is_reported_before_its_missing_names(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dist, "worker", Worker)  # none that loads the components of every installed package
+    monkeypatch.setattr(dist, "worker", Spawned)  # none that loads the components of every installed package
     site.install("acme", {"acme_plugin.py": "raise RuntimeError('no disk')"}, entry="acme_plugin")
     found = cases("acme", options={"polite": {}})
     assert {case.law.kind for case in found} == {"plugin"}

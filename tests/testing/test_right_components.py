@@ -17,7 +17,7 @@ from rlcore.plugins.builtin import COMMANDS
 from rlcore_testing import Law
 from rlcore_testing.law import laws_in
 from rlcore_testing.laws import dist, loggers, players, remote_samplers, submitted_rounds
-from rlcore_testing.rig.worker import Worker
+from rlcore_testing.rig.worker import Spawned
 
 
 @attrs.frozen
@@ -141,7 +141,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no worker that loads the components of every installed package."""
-    monkeypatch.setattr(dist, "worker", Worker)
+    monkeypatch.setattr(dist, "worker", Spawned)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from rlcore_testing.cases import cases
 from rlcore_testing.law import laws_in
 from rlcore_testing.laws import dist, learners, rewards, samplers, scorers
 from rlcore_testing.rig.sampler_calls import chi_square_probability
-from rlcore_testing.rig.worker import Worker
+from rlcore_testing.rig.worker import Spawned
 
 
 @pytest.mark.parametrize("law", laws_in(learners), ids=lambda law: law.name)
@@ -88,7 +88,7 @@ def test_a_disabled_dist_breaks_the_law_that_it_loads(site: Site, monkeypatch: p
 
 @pytest.mark.slow
 def test_laws_leave_the_working_folder_unchanged(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dist, "worker", Worker)  # for the only test of a dist, no worker that loads every package
+    monkeypatch.setattr(dist, "worker", Spawned)  # for the only test of a dist, no worker that loads every package
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     subject = DISTS["right"].install(site)

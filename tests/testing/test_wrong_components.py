@@ -16,7 +16,7 @@ from rlcore_testing import Subject
 from rlcore_testing.law import laws_in
 from rlcore_testing.laws import architecture_saving, dist, loggers, remote_samplers, submitted_rounds
 from rlcore_testing.rig.reference_transformers import read_folders
-from rlcore_testing.rig.worker import Worker
+from rlcore_testing.rig.worker import Spawned
 
 ELSEWHERE = {
     "it_equals_its_oracle", "two_processes_equal_the_oracle", *(law.name for law in laws_in(remote_samplers)),
@@ -30,7 +30,7 @@ FIRST = {(case.kind, case.law): case for case in reversed(WRONG)}
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep laws short: no worker for the components of every installed package, no long wait for threads."""
-    monkeypatch.setattr(dist, "worker", Worker)
+    monkeypatch.setattr(dist, "worker", Spawned)
     monkeypatch.setattr(loggers, "GRACE_S", 0.2)
     yield
     torch.set_grad_enabled(True)

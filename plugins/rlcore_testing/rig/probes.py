@@ -113,7 +113,7 @@ def registered(dist: str) -> list[list[str]]:
 
 
 def seen_by_a_worker() -> dict[str, Any]:
-    """Return the attributes of a `rlcore_testing.rig.worker.Worker` that describe this process."""
+    """Return the attributes of a `rlcore_testing.rig.worker.Spawned` that describe this process."""
     return {"registered": _registered(), "pickles": unpickled()}
 
 

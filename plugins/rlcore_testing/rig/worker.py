@@ -23,7 +23,7 @@ XDIST_RUN = "PYTEST_XDIST_TESTRUNUID"
 
 
 @attrs.frozen
-class Worker:
+class Spawned:
     """What a new process found.
 
     Attributes:
@@ -35,7 +35,7 @@ class Worker:
     registered: dict[str, list[list[str]]] = attrs.field(factory=dict)
 
 
-def worker() -> Worker:
+def worker() -> Spawned:
     """Return what a new process registers and unpickles; nothing if a component ends that process.
 
     The process is started once for the same `sys.path` and switches, also by several processes of pytest-xdist.
@@ -45,7 +45,7 @@ def worker() -> Worker:
 
 
 @functools.cache
-def _found(run: str, surroundings: str) -> Worker:
+def _found(run: str, surroundings: str) -> Spawned:
     if not run:
         return _spawned()
     name = hashlib.sha256(f"{run} {surroundings}".encode()).hexdigest()[:32]
@@ -55,10 +55,10 @@ def _found(run: str, surroundings: str) -> Worker:
     with FileLock(lock):
         if not file.exists():
             file.write_text(json.dumps(attrs.asdict(_spawned())), encoding="utf-8")
-        return Worker(**json.loads(file.read_text(encoding="utf-8")))
+        return Spawned(**json.loads(file.read_text(encoding="utf-8")))
 
 
-def _spawned() -> Worker:
+def _spawned() -> Spawned:
     with contextlib.suppress(LawBroken):
-        return Worker(**call_in_new_process("rlcore_testing.rig.probes:seen_by_a_worker", {}, what="a spawned worker"))
-    return Worker()
+        return Spawned(**call_in_new_process("rlcore_testing.rig.probes:seen_by_a_worker", {}, what="a spawned worker"))
+    return Spawned()
