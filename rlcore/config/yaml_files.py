@@ -100,8 +100,11 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Quote text with Unicode's other line breaks, which would be read as a blank or as an end of the line."""
-    style = '"' if re.search("[\x85\u2028\u2029]", text) else None
+    """Quote text with Unicode's other line breaks, which would be read as a blank or as an end of the line.
+
+    Other text of several lines, such as a chat template, is written as these lines where YAML can.
+    """
+    style = '"' if re.search("[\x85\u2028\u2029]", text) else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

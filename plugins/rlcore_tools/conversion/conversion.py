@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import re
+import tempfile
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import attrs
 
-from rlcore.config import describe, dump_yaml, merge
+from rlcore.config import describe, dump_yaml, load_yaml, merge
 from rlcore.config.structure import structure_valid
+from rlcore.errors import ConfigError
+from rlcore.safe_text import HIDDEN, is_secret, shorten, visible
 from rlcore.settings import TrainConfig
 from rlcore_tools.synonyms import LibraryName, synonyms
 from rlcore_transformers.models.model_options import CausalLMConfig, TokenizerConfig
@@ -19,6 +25,10 @@ MODEL_KEYS = frozenset({"model.path", "model.architecture", "model.tokenizer"})
 
 NEUTRAL: Mapping[str, float] = MappingProxyType({"min_p": 0.0, "repetition_penalty": 1.0})
 """Values of options on tokens that change nothing."""
+LONGEST = 160
+"""Characters of a value that is not converted, such as a chat template, in the report and in the file's comments."""
+SECTIONS = ("model", "trainer", "data", "gen", "sampler", "eval", "checkpoint", "run")
+"""Sections of a written configuration, in their order."""
 
 
 @attrs.define
@@ -31,6 +41,7 @@ class Conversion:
         values: the sections of the configuration.
         notes: what was converted and must be checked.
         left: what could not be converted, and why.
+        refused: values of a wrong type or range; with any, no configuration is written.
     """
 
     trainer: str
@@ -38,6 +49,7 @@ class Conversion:
     values: dict[str, Any] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
     left: list[str] = attrs.field(factory=list)
+    refused: list[str] = attrs.field(factory=list)
     _known: Collection[str] = attrs.field(factory=frozenset)
 
     def __attrs_post_init__(self) -> None:
@@ -112,7 +124,11 @@ class Conversion:
 
     def leave(self, name: str, value: Any, reason: str) -> None:
         """Report an option that is not converted."""
-        self.left.append(f"{name} = {value}: {reason}")
+        self.left.append(f"{name} = {_shown(name, value)}: {reason}")
+
+    def refuse(self, name: str, value: Any, allowed: str) -> None:
+        """Report a value that neither library accepts."""
+        self.refused.append(f"{name} = {_shown(name, value)}: {allowed}")
 
     def convert(self, synonym: LibraryName | None, name: str, value: Any) -> None:
         """Set the option that replaces `name`, or report why it is not converted; null and unused switches ask nothing.
@@ -152,25 +168,119 @@ class Conversion:
         for path in paths:
             self.put(path, value)
 
-    def check(self) -> None:
-        """Report values that rlcore refuses, and inputs that the file does not name."""
-        options: Mapping[str, Any] = {key: each for key, each in self.values["trainer"].items() if key != "name"}
-        for cls, values, path in ((TrainConfig, self.values, ""), (self.options, options, "trainer")):
+    def check(self, given: Mapping[str, Any], library: str) -> None:
+        """Refuse values that are of another type or range than the options here, and report missing inputs.
+
+        Args:
+            given: the values of the converted file by their names there, which the messages begin with.
+            library: table of the names, `trl` or `trlx`.
+        """
+        model = self.values.get("model", {})
+        rest = {name: value for name, value in model.items() if f"model.{name}" not in MODEL_KEYS}
+        sampler = self.values.get("sampler", {})
+        sections: list[tuple[type, Mapping[str, Any], str]] = [
+            (TrainConfig, self.values, ""),
+            (self.options, _without_name(self.values["trainer"]), "trainer"),
+            (CausalLMConfig, rest, "model"),
+            (TokenizerConfig, model.get("tokenizer", {}), "model.tokenizer"),
+            (TokenOptions, _without_name(sampler), "sampler"),
+        ]
+        for cls, values, path in sections:
             _, error = structure_valid(cls, values, path=path)
-            self.left += str(error).splitlines() if error is not None else []
-        if "path" not in self.values.get("model", {}):
+            for line in str(error).splitlines() if error is not None else ():
+                self.refused.append(f"{_source(line, given, library)}{line}")
+        if "path" not in model:
             self.notes.append("model.path: the file names no model")
         if not {"samples", "prompts"} & set(self.values.get("data", {})):
             self.notes.append("data: the file names no samples or prompts")
 
+    def problem_of(self, path: str, value: Any) -> str:
+        """Return why an option cannot have a value, as a line; nothing if it can."""
+        alone = Conversion(self.trainer, self.options)
+        alone.put(path, value)
+        alone.check({}, "")
+        return next((line for line in alone.refused if line.startswith(path)), "")
+
     def as_yaml(self, source: str) -> str:
-        """Return the configuration as YAML, beginning with comments for what was not converted."""
-        order = [
+        """Return the configuration as YAML, beginning with comments for what was not converted.
+
+        Raises:
+            ConfigError: a value is refused, or YAML cannot contain it.
+        """
+        if self.refused:
+            raise ConfigError("\n".join(self.refused))
+        order = [name for name in SECTIONS if name in self.values]
+        sections = {name: self.values[name] for name in [*order, *(each for each in self.values if each not in order)]}
+        lines = [f"Converted from {source} by `rlcore convert`."]
+        lines += [f"Not converted: {line}" for line in self.left] + [f"Check: {line}" for line in self.notes]
+        text = "".join(f"# {one_line(line)}\n" for line in lines) + dump_yaml(sections)
+        _compare(text, sections)
+        return text
+
+
+def one_line(text: str) -> str:
+    """Return text as one line, with its line breaks and control characters escaped."""
+    return visible(text).replace("\n", "\\n")
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return a value for a message: plain text as it is, anything else as Python writes it, secrets hidden."""
+    if is_secret(name.rpartition(".")[2]) and value not in (None, "", False):
+        return HIDDEN
+    if isinstance(value, str) and value.isprintable() and len(value) <= LONGEST:
+        return value
+    return shorten(value, LONGEST)
+
+
+def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in section.items() if name != "name"}
+
+
+def _source(line: str, given: Mapping[str, Any], library: str) -> str:
+    """Return the beginning of the message on an option: the names in the converted file that set it."""
+    found = re.match(r"[\w.]+", line)
+    steps = found[0].split(".") if found else []
+    for end in range(len(steps), 1, -1):
+        path = ".".join(steps[:end])
+        names = [
             name
-            for name in ("model", "trainer", "data", "gen", "sampler", "eval", "checkpoint", "run")
-            if name in self.values
+            for name in given
+            if name in (known := synonyms(library)) and any(path in paths for paths in known[name].alternatives)
         ]
-        sections = {name: self.values[name] for name in [*order, *(set(self.values) - set(order))]}
-        lines = [f"# Converted from {source} by `rlcore convert`."]
-        lines += [f"# Not converted: {line}" for line in self.left] + [f"# Check: {line}" for line in self.notes]
-        return "\n".join(lines) + "\n" + dump_yaml(sections)
+        if names:
+            return "".join(f"{name} = {_shown(name, given[name])}: " for name in names)
+    return ""
+
+
+def _compare(text: str, values: Mapping[str, Any]) -> None:
+    """Read a configuration as a run would, and compare it with the values that it was written from.
+
+    Raises:
+        ConfigError: the values differ, or the file cannot be written or read.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "written.yaml"
+        try:
+            path.write_text(text, encoding="utf-8")
+        except UnicodeEncodeError as error:
+            broken = text[error.start : error.end].encode("unicode_escape").decode()
+            raise ConfigError(f"the file contains {broken}, half of a surrogate pair, which is no text") from error
+        read = load_yaml(path)
+    if not _equal(read, values):
+        names = [name for name in values if not _equal(read.get(name), values[name])]
+        raise ConfigError(f"{', '.join(names)}: would be read as other values than were written; nothing is saved")
+
+
+def _equal(read: Any, written: Any) -> bool:
+    """Whether two plain values are equal, of the same types; NaN equals itself, and a tuple is read as a list."""
+    if isinstance(written, Mapping):
+        return (
+            isinstance(read, dict)
+            and list(read) == list(written)
+            and all(_equal(read[name], value) for name, value in written.items())
+        )
+    if isinstance(written, list | tuple):
+        return isinstance(read, list) and len(read) == len(written) and all(map(_equal, read, written))
+    if isinstance(written, float) and math.isnan(written):
+        return isinstance(read, float) and math.isnan(read)
+    return type(read) is type(written) and bool(read == written)

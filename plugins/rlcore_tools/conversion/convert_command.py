@@ -7,26 +7,56 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlcore.safe_text import visible
+if TYPE_CHECKING:
+    from rlcore_tools.conversion.conversion import Conversion
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
     """Add the arguments of `rlcore convert` to its parser, and return the function that runs it."""
     parser.add_argument("file", type=Path, metavar="FILE", help="YAML of trlX, a sweep of it too, or arguments of TRL")
     parser.add_argument("--trainer", help="trainer of a sweep or of TRL's arguments; needed if they fit several")
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="processes that the file was written for, by which its batch sizes "
+        "are multiplied; default: that of the file, else 1",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="file to write; default: standard output")
     return partial(_convert, parser)
 
 
 def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from rlcore.errors import ConfigError
+    from rlcore_tools.conversion.conversion import one_line
+
+    if arguments.processes is not None and arguments.processes < 1:
+        parser.error(f"--processes {arguments.processes}: must be at least 1")
+    values = _read(arguments.file)
+    try:
+        conversion = _conversion(parser, values, arguments)
+        text = conversion.as_yaml(arguments.file.name)
+    except ConfigError as error:
+        lines = [line.removeprefix(f"{arguments.file}: ") for line in str(error).splitlines()]
+        raise ConfigError("\n".join(f"{arguments.file}: {line}" for line in lines)) from error
+    except (TypeError, ValueError, AttributeError) as error:  # text where a number is expected, for example
+        raise ConfigError(f"{arguments.file}: a value has another type than that library's: {error}") from error
+    if arguments.out is None:
+        print(text, end="")
+    else:
+        _save(text, arguments.out)
+    for title, lines in (("not converted", conversion.left), ("check", conversion.notes)):
+        for line in lines:
+            print(f"{title}: {one_line(line)}", file=sys.stderr)
+    return 0
+
+
+def _conversion(parser: argparse.ArgumentParser, values: dict[str, Any], arguments: argparse.Namespace) -> Conversion:
+    """Convert the values of a file as those of the library and the trainer that they, or the command, name."""
+    from rlcore.errors import ConfigError
     from rlcore.plugins.registry import all_registries
     from rlcore_tools.conversion import trl_arguments, trlx_config, trlx_sweep
     from rlcore_tools.synonyms import component_names
 
-    values = _read(arguments.file)
     is_trlx = isinstance(values.get("train"), dict) and isinstance(values.get("method"), dict)
     is_sweep = trlx_sweep.is_sweep(values)
     library = trlx_config if is_trlx or is_sweep else trl_arguments
@@ -42,28 +72,29 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     options = component.config_class()
     if options is None:
         raise ConfigError(f"--trainer {name}: it has no options to convert to")
-    try:
-        if is_sweep:
-            conversion = trlx_sweep.convert_sweep(values, component.name, options)
-        elif is_trlx:
-            conversion = trlx_config.convert_trlx(values, component.name, options)
-        else:
-            conversion = trl_arguments.convert_trl(values, component.name, options, method=short)
-    except (TypeError, ValueError, AttributeError) as error:  # text where a number is expected, for example
-        raise ConfigError(f"{arguments.file}: a value has another type than that library's: {error}") from error
-    if library is trl_arguments and arguments.trainer is None:
+    if is_sweep:
+        return trlx_sweep.convert_sweep(values, component.name, options)
+    if is_trlx:
+        return trlx_config.convert_trlx(values, component.name, options, arguments.processes or 1)
+    chosen = {} if arguments.processes is None else {"num_processes": arguments.processes}
+    conversion = trl_arguments.convert_trl({**values, **chosen}, component.name, options, method=short)
+    if arguments.trainer is None:
         conversion.notes.insert(
             0, f"trainer.name: the arguments are read as those of TRL's {name}; --trainer names another"
         )
-    text = conversion.as_yaml(arguments.file.name)
-    if arguments.out is None:
-        print(text, end="")
-    else:
-        arguments.out.write_text(text, encoding="utf-8")
-    for title, lines in (("not converted", conversion.left), ("check", conversion.notes)):
-        for line in lines:
-            print(f"{title}: {visible(line)}", file=sys.stderr)
-    return 0
+    return conversion
+
+
+def _save(text: str, out: Path) -> None:
+    """Write the file, which was read and compared before, at once: an existing one is whole until then."""
+    from rlcore.errors import ConfigError
+
+    part = out.with_name(f".{out.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(out)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from error
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from rlcore_tools.conversion.conversion import Conversion
 from rlcore_tools.conversion.trl_data import convert_data, convert_trained_tokens
-from rlcore_tools.conversion.trl_numbers import read_numbers
 from rlcore_tools.conversion.trl_rounds import convert_batch, convert_length
 from rlcore_tools.conversion.trl_rules import (
     convert_group,
@@ -23,6 +22,7 @@ from rlcore_tools.conversion.trl_rules import (
     convert_surrogate,
 )
 from rlcore_tools.conversion.trl_teachers import convert_distillation, convert_online, convert_teacher
+from rlcore_tools.conversion.trl_values import read_values
 from rlcore_tools.synonyms import synonyms
 
 LOSSES = {"exo_pair": "exo", "nca_pair": "nca", "bco_pair": "bco", "sppo_hard": "sppo"}
@@ -38,6 +38,22 @@ LORA = {
 }  # fmt: skip
 
 
+RENAMED = {
+    "evaluation_strategy": "eval_strategy", "push_to_hub_model_id": "hub_model_id", "push_to_hub_token": "hub_token",
+    "per_gpu_train_batch_size": "per_device_train_batch_size", "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "max_seq_length": "max_length", "use_liger": "use_liger_kernel", "preprocessing_num_workers": "dataset_num_proc",
+    "base_model_revision": "model_revision", "vllm_max_model_len": "vllm_max_model_length",
+    "vllm_guided_decoding_regex": "vllm_structured_outputs_regex",
+}  # fmt: skip
+"""Names of earlier versions of `transformers` and TRL, and of alignment-handbook, and TRL 1.16's."""
+LOGGERS = {
+    "wandb": {"wandb_project": "project", "wandb_entity": "entity", "wandb_run_group": "group"},
+    "trackio": {"project": "project", "trackio_space_id": "space_id"},
+    "tensorboard": {"logging_dir": "log_dir"},
+}  # fmt: skip
+"""Logger → its arguments, and options here."""
+
+
 @functools.cache
 def _data_of(table: str) -> dict[str, Any]:
     found: dict[str, Any] = tomllib.loads(_DATA.read_text(encoding="utf-8"))[table]
@@ -47,6 +63,14 @@ def _data_of(table: str) -> dict[str, Any]:
 def trainers() -> list[str]:
     """Return the trainers whose arguments can be converted."""
     return sorted(_data_of("trainers"))
+
+
+def _renamed(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with TRL 1.16's names; an earlier name beside the present one is left for the report."""
+    return {
+        new if (new := RENAMED.get(name, name)) == name or new not in arguments else name: value
+        for name, value in arguments.items()
+    }
 
 
 def trainer_of(arguments: Mapping[str, Any]) -> str | None:
@@ -77,7 +101,7 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         method = "distillation"
     conversion = Conversion(trainer, options)
     defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
-    arguments = read_numbers(arguments, defaults)
+    arguments = read_values(_renamed(arguments), defaults)
     if method == "rloo":
         convert_rloo(conversion, arguments)
     own = _data_of("unused_by").get(method or trainer, {})
@@ -100,6 +124,7 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         _method,
         _files,
         convert_data,
+        _model,
         _adapter,
         convert_trained_tokens,
         convert_group,
@@ -115,14 +140,14 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
             conversion.leave(name, value, synonym.how)
         else:
             conversion.convert(synonym, name, value)
-    conversion.check()
+    conversion.check(arguments, "trl")
     return conversion
 
 
 def _is_default(name: str, value: Any, own: Mapping[str, Any]) -> bool:
     """Return whether an argument without a counterpart here has its default, `own` being those of the trainer alone."""
     synonym = synonyms("trl").get(name)
-    if synonym is not None and synonym.alternatives and name not in _data_of("unused"):
+    if synonym is None or (synonym.alternatives and name not in _data_of("unused")):
         return False
     from transformers import TrainingArguments
 
@@ -165,24 +190,83 @@ def _files(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("run.name", path.name)
         if (name := given.pop("run_name", None)) not in (None, folder):
             conversion.leave("run_name", name, "the run's folder has the name of output_dir")
+    _loggers(conversion, given)
+    _hub(conversion, given)
+    resume = given.get("resume_from_checkpoint")
+    if isinstance(resume, str):
+        conversion.put("run.resume", given.pop("resume_from_checkpoint"))
+    processes = given.pop("processes")
+    if (size := given.pop("per_device_eval_batch_size", None)) is not None:
+        conversion.put("eval.batch_size", size * processes)
+
+
+def _loggers(conversion: Conversion, given: dict[str, Any]) -> None:
     console, every = "console", given.pop("logging_steps", None)
     if every and every > 1:
         console = {"name": "console", "every": int(every)}  # type: ignore[assignment]
+    elif every and every < 1:
+        conversion.leave("logging_steps", every, "it is a share of all steps: set `every` of the logger console")
     others = given.pop("report_to", None) or []
     others = others if isinstance(others, list) else [others]
-    loggers = [name for name in others if name in ("wandb", "tensorboard", "trackio", "mlflow")]
+    loggers: list[Any] = [name for name in others if name in ("wandb", "tensorboard", "trackio", "mlflow")]
     for name in others:
         if name not in ("none", *loggers):
             conversion.leave(
                 "report_to", name, "there is no such logger; `rlcore list-plugins` lists the installed ones"
             )
+    for logger, names in LOGGERS.items():
+        options = {ours: given.pop(name) for name, ours in names.items() if given.get(name) not in (None, "")}
+        if logger in loggers and options:
+            loggers[loggers.index(logger)] = {"name": logger, **options}
+        elif options:
+            theirs = {ours: name for name, ours in names.items()}
+            for ours, value in options.items():
+                conversion.leave(
+                    theirs[ours], value, f"it belongs to the logger {logger}, which report_to does not name"
+                )
     if loggers or console != "console":
         conversion.put("loggers", [console, *loggers])
-    resume = given.get("resume_from_checkpoint")
-    if isinstance(resume, str):
-        conversion.put("run.resume", given.pop("resume_from_checkpoint"))
-    if (size := given.pop("per_device_eval_batch_size", None)) is not None:
-        conversion.put("eval.batch_size", size)
+
+
+def _hub(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert the repository that a model is pushed to; without push_to_hub, hub_model_id does nothing in TRL."""
+    pushes, name = given.pop("push_to_hub", None), given.pop("hub_model_id", None)
+    if isinstance(pushes, str):
+        conversion.put("run.push_to_hub", pushes)
+    elif pushes and name is not None:
+        conversion.put("run.push_to_hub", name)
+    elif pushes:
+        conversion.leave("push_to_hub", pushes, "set run.push_to_hub to the name of the repository, such as org/name")
+    elif name is not None:
+        conversion.leave("hub_model_id", name, "push_to_hub is not set, so that nothing is pushed")
+
+
+def _model(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert the arguments of the model's loader, its tokenizer and its chat template."""
+    options = given.pop("model_init_kwargs", None)
+    if isinstance(options, Mapping):
+        for name, value in options.items():
+            theirs = {"revision": "model_revision", "torch_dtype": "dtype"}.get(str(name), str(name))
+            synonym = synonyms("trl").get(theirs)
+            if synonym is not None and any(
+                path.startswith("model.") for paths in synonym.alternatives for path in paths
+            ):
+                given.setdefault(theirs, value)
+            elif value not in (None, False) and name != "use_cache":
+                conversion.leave(f"model_init_kwargs.{name}", value, "the loader has no such option here")
+    elif options is not None:
+        conversion.leave("model_init_kwargs", options, "its keys are options of model: dtype, attention, revision")
+    if given.pop("use_flash_attention_2", False) and given.get("attn_implementation") is None:
+        given["attn_implementation"] = "flash_attention_2"
+    if (path := given.get("chat_template_path")) is not None and not str(path).endswith(".jinja"):
+        conversion.leave(
+            "chat_template_path", given.pop("chat_template_path"), "it is no .jinja file; save the template of that "
+            "tokenizer, tokenizer.chat_template, to one, and name it as model.tokenizer.chat_template",
+        )  # fmt: skip
+    template = given.get("chat_template")
+    if isinstance(template, str) and "{" not in template and not template.endswith(".jinja"):
+        how = "it is the name of a template, and no template; model.tokenizer.chat_template takes its text or a file"
+        conversion.leave("chat_template", given.pop("chat_template"), how)
 
 
 def _adapter(conversion: Conversion, given: dict[str, Any]) -> None:

@@ -17,7 +17,10 @@ def convert_data(conversion: Conversion, given: dict[str, Any]) -> None:
     """Convert the names of data sets and columns, and the model that rewards."""
     is_sampled = conversion.has("trainer.rollouts") or conversion.trainer in SAMPLING
     kind = "prompts" if is_sampled else "samples"
+    _convert_mixer(conversion, given, kind)
+    _convert_shares(conversion, given, kind)
     _convert_mixture(conversion, given, kind)
+    _convert_prompts(conversion, given, is_sampled=is_sampled)
     name, subset = given.pop("dataset_name", None), given.pop("dataset_config", None)
     split, held_out = given.pop("dataset_train_split", None), given.pop("dataset_test_split", None)
     if name is not None:
@@ -31,8 +34,113 @@ def convert_data(conversion: Conversion, given: dict[str, Any]) -> None:
     for argument in ("reward_model_name_or_path", "reward_model_path"):
         if (model := given.pop(argument, None)) is not None:
             conversion.put("data.reward_fn", {"fn": "reward_model", "path": model})
+    _convert_rewards(conversion, given)
     if (column := given.pop("dataset_text_field", "text")) not in ("text", None):
         conversion.put("data.columns", {"text": column})
+
+
+def _convert_prompts(conversion: Conversion, given: dict[str, Any], *, is_sampled: bool) -> None:
+    """Convert the prompts of open-r1's recipes: texts in a column, which become the user's, after a system prompt."""
+    column, system = given.pop("dataset_prompt_column", None), given.pop("system_prompt", None)
+    if system:
+        conversion.put("data.system_prompt", system)
+    if column is not None and is_sampled:
+        conversion.put("data.prompt_column", column)
+    elif column is not None:
+        conversion.leave("dataset_prompt_column", column, "open-r1 reads it for GRPO; data.columns renames columns")
+    if is_sampled and (system or column is not None):
+        conversion.put("data.as_messages", True)
+        conversion.notes.append("data.as_messages: texts of prompts become messages of the user, as in open-r1")
+
+
+def _convert_rewards(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert reward functions that are named by module, as TRL's scripts accept them, and their weights."""
+    named = given.pop("reward_funcs", None)
+    if named is None:
+        return
+    names, weights = named if isinstance(named, list) else [named], given.pop("reward_weights", None)
+    if weights is not None and (not isinstance(weights, list) or len(weights) != len(names)):
+        conversion.refuse("reward_weights", weights, f"must be a list of a number for each of {len(names)} functions")
+        return
+    found, unknown = [], []
+    for name, weight in zip(names, weights or [1.0] * len(names), strict=True):
+        module, _, function = name.rpartition(".")
+        if not module or "/" in name:
+            unknown.append({name: weight} if weights else name)
+        else:
+            found.append({"fn": f"{module}:{function}", "weight": weight} if weights else f"{module}:{function}")
+    if unknown:
+        conversion.leave(
+            "reward_funcs", unknown, "functions of the script that read the file, or models: name yours in "
+            "data.reward_fn, as module:function (those that name completions receive TRL's arguments), {fn: ..., "
+            "weight: ...} or {fn: reward_model, path: ...}",
+        )  # fmt: skip
+    if found:
+        conversion.put("data.reward_fn", found)
+
+
+def _convert_mixer(conversion: Conversion, given: dict[str, Any], kind: str) -> None:
+    """Convert alignment-handbook's `dataset_mixer`: names of data sets, the share of their rows, and splits of all."""
+    shares = given.pop("dataset_mixer", None)
+    if shares is None:
+        return
+    splits, subsets = given.pop("dataset_splits", None) or ["train", "test"], given.pop("dataset_configs", None)
+    if not isinstance(shares, Mapping) or len(subsets or shares) != len(shares):
+        allowed = (
+            "must be a mapping from names of data sets to shares of their rows, with a name in dataset_configs each"
+        )
+        conversion.refuse("dataset_mixer", shares, allowed)
+        return
+    subsets = subsets or [None] * len(shares)
+    for ours, word in ((kind, "train"), (f"eval_{kind}", "test")):
+        sources = []
+        for split in (str(each) for each in splits if word in str(each)):
+            for (name, share), subset in zip(shares.items(), subsets, strict=True):
+                entry = {"id": str(name), "weight": share, "config": subset, "split": split}
+                sources.append(_shared(conversion, entry, "dataset_mixer"))
+        _put_sources(conversion, f"data.{ours}", sources)
+    for split in splits:
+        if not any(word in str(split) for word in ("train", "test")):
+            conversion.leave("dataset_splits", split, "alignment-handbook reads splits of train and test")
+
+
+def _convert_shares(conversion: Conversion, given: dict[str, Any], kind: str) -> None:
+    """Convert `dataset_mixture` of open-r1 and alignment-handbook: data sets with splits and shares of their own."""
+    mixture = given.pop("dataset_mixture", None)
+    if mixture is None:
+        return
+    if not isinstance(mixture, Mapping) or not isinstance(mixture.get("datasets"), list):
+        conversion.refuse("dataset_mixture", mixture, "must be a mapping with a list of `datasets`")
+        return
+    sources = [
+        _shared(conversion, entry, f"dataset_mixture.datasets[{i}]") for i, entry in enumerate(mixture["datasets"])
+    ]
+    _put_sources(conversion, f"data.{kind}", [source for source in sources if source])
+    reasons = {
+        "seed": "rows are shuffled in every pass, with run.seed",
+        "test_split_size": f"name rows of their own as data.eval_{kind}",
+    }
+    for name, value in mixture.items():
+        if name != "datasets" and value is not None:
+            conversion.leave(f"dataset_mixture.{name}", value, reasons.get(name, "a mixture has no such key"))
+
+
+def _shared(conversion: Conversion, entry: Any, name: str) -> str | None:
+    """Return the source that an entry of `dataset_mixer` or `dataset_mixture` names."""
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("id"), str):
+        conversion.refuse(name, entry, "must be a mapping with the `id` of a data set")
+        return None
+    if entry.get("weight") not in (None, 1) and "test" not in str(entry.get("split")):  # of which all rows are used
+        conversion.leave(f"{name}, weight of {entry['id']}", entry["weight"], SHARE)
+    for key, value in entry.items():
+        if key not in ("id", "weight", "config", "split") and value is not None:
+            conversion.leave(f"{name}.{key}", value, REASONS.get(key, "a source has no such key"))
+    return str(_path_of({"path": entry["id"], "name": entry.get("config"), "split": entry.get("split")}))
+
+
+def _put_sources(conversion: Conversion, path: str, sources: Sequence[str | None]) -> None:
+    if sources:
+        conversion.put(path, [{"path": source} for source in sources] if len(sources) > 1 else sources[0])
 
 
 def convert_trained_tokens(conversion: Conversion, given: dict[str, Any]) -> None:
@@ -89,6 +197,7 @@ def _sources(conversion: Conversion, entry: Any, name: str) -> list[dict[str, An
     return [{"path": path}]
 
 
+SHARE = "the share of its rows that is used: give the source such a limit, or a weight, which draws from all rows"
 REASONS = {
     "columns": "columns that are not used are left alone; data.columns renames",
     "data_dir": "name its files as the path of the source",

@@ -7,21 +7,28 @@ from typing import Any
 
 from rlcore_tools.conversion.conversion import Conversion
 
+ONE_PROCESS = "batch sizes are those of one process: multiply them by the number of processes, which --processes N does"
+
 
 def convert_batch(conversion: Conversion, given: dict[str, Any]) -> None:
     """Convert the number of sequences of an optimizer step, and of a round of sampling."""
     size, parts = given.pop("per_device_train_batch_size"), given.pop("gradient_accumulation_steps")
-    conversion.notes.append("batch sizes are those of one process: multiply them by the number of processes")
+    given["processes"] = processes = given.pop("num_processes", None) or 1
+    if processes > 1:
+        conversion.put("run.processes", processes)
+        conversion.notes.append(f"batch sizes are those of {processes} processes together")
+    else:
+        conversion.notes.append(ONE_PROCESS)
     rounds = 1
     if conversion.has("trainer.num_generations") and conversion.has("trainer.rollouts"):
         rounds = _convert_generations(conversion, given, size, parts)
     else:
-        conversion.put("trainer.batch_size", size * parts)
+        conversion.put("trainer.batch_size", size * parts * processes)
     if conversion.has("trainer.rollouts") and conversion.has("trainer.batch_size"):
         rounds = given.pop("num_mini_batches", 1)
-        conversion.put("trainer.rollouts", size * parts * rounds)
+        conversion.put("trainer.rollouts", size * parts * rounds * processes)
         if (episodes := given.pop("total_episodes", None)) is not None:
-            conversion.put("run.steps", math.ceil(episodes / (size * parts * rounds)))
+            conversion.put("run.steps", math.ceil(episodes / (size * parts * rounds * processes)))
             given.pop("num_train_epochs")
         rounds *= given.get("num_ppo_epochs") or 1
     if parts > 1:
@@ -35,12 +42,16 @@ def _convert_generations(conversion: Conversion, given: dict[str, Any], size: in
     TRL samples `pieces` micro-batches at once, makes `pieces * passes` backward passes over them, and an optimizer step
     after every `parts` of these.
     """
-    whole, pieces = given.pop("generation_batch_size", None), given.pop("steps_per_generation", None)
+    processes, pieces = given["processes"], given.pop("steps_per_generation", None)
+    whole, size = given.pop("generation_batch_size", None), size * processes  # TRL's whole is that of all processes
     whole = whole or size * (pieces or parts)
     pieces, passes = whole // size, given.pop("num_iterations", None) or 1
     minibatches, iterations, is_exact = max(pieces // parts, 1), passes, pieces % parts == 0
     if not pieces or whole % size:
-        conversion.leave("generation_batch_size", whole, f"it is no multiple of per_device_train_batch_size, {size}")
+        on = f", on {processes} processes" if processes > 1 else ""
+        conversion.leave(
+            "generation_batch_size", whole, f"it is no multiple of per_device_train_batch_size, {size // processes}{on}"
+        )
     elif parts % pieces == 0:  # an optimizer step takes several samplings, or several passes over one
         repeats = parts // pieces
         whole *= max(repeats // passes, 1)
@@ -50,6 +61,11 @@ def _convert_generations(conversion: Conversion, given: dict[str, Any], size: in
         how = f"steps of {parts} micro-batches do not divide {passes} passes over {pieces}; whole steps are written"
         conversion.leave("steps_per_generation", pieces, how)
     conversion.put("trainer.rollouts", whole)
+    if isinstance(group := given.get("num_generations"), int) and whole % group:
+        conversion.notes.append(
+            f"trainer.rollouts: {whole} is no multiple of num_generations = {group}, so the file is for several "
+            "processes: --processes N multiplies by their number"
+        )
     conversion.put("trainer.minibatches", minibatches)
     if passes > 1:
         conversion.put("trainer.iterations", iterations)

@@ -8,11 +8,24 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
+from rlcore.errors import ConfigError
 from rlcore_tools.conversion.conversion import Conversion
 from rlcore_tools.synonyms import synonyms
 
 ENDLESS = 1e9
 """`T_max` from which a cosine does not leave its start within any run."""
+
+NULLS: Mapping[str, int] = MappingProxyType({"model.num_layers_unfrozen": -1, "method.num_value_layers_unfrozen": 0})
+"""Values of counts that are this library's null, or its default."""
+COUNTS = (
+    "train.seq_length", "train.epochs", "train.total_steps", "train.batch_size", "train.minibatch_size",
+    "train.eval_interval", "train.checkpoint_interval", "method.num_rollouts", "method.chunk_size", "method.ppo_epochs",
+)  # fmt: skip
+"""Options that are whole numbers of at least 1."""
+NUMBERS = ("method.cliprange_reward", "scheduler.kwargs.T_max", "scheduler.kwargs.eta_min")
+MAPPINGS = ("optimizer.kwargs", "scheduler.kwargs", "method.gen_kwargs", "method.gen_experience_kwargs")
+OF_ONE_PROCESS = ("train.batch_size", "method.num_rollouts", "method.chunk_size")
+"""Counts of one process, which are those of all processes here."""
 
 OF_ILQL: Mapping[str, float] = MappingProxyType({"beta": 1.0, "top_k": 20, "max_new_tokens": 32})
 """Defaults of `generate` of trlX's models with Q-heads, which hold where `gen_kwargs` does not name them."""
@@ -33,30 +46,77 @@ def trainer_of(sections: Mapping[str, Any]) -> str | None:
     return None if method is None else method.ours
 
 
-def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type) -> Conversion:
+def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type, processes: int = 1) -> Conversion:
     """Convert a configuration of trlX.
 
     Args:
         sections: train, model, tokenizer, optimizer, scheduler and method, as in its YAML files.
         trainer: name of the trainer here.
         options: class of its options.
+        processes: number of processes that the file was written for.
+
+    Raises:
+        ConfigError: one line for each value of another type or range than trlX's.
     """
     conversion = Conversion(trainer, options)
-    given = {
-        f"{section}.{name}": value for section, values in sections.items() for name, value in (values or {}).items()
-    }
+    named = _read(sections)
+    given = {name: value * processes if name in OF_ONE_PROCESS else value for name, value in named.items()}
     given.pop("method.name", None)
     given.pop("train.trainer", None)
     conversion.put("trainer.optimizer.max_grad_norm", 0.0)
-    conversion.notes.append(
-        "batch sizes and rollouts are those of one process: multiply them by the number of processes"
-    )
+    if processes > 1:
+        conversion.put("run.processes", processes)
+        conversion.notes.append(f"batch sizes and rollouts are those of {processes} processes together")
+    else:
+        conversion.notes.append(
+            "batch sizes and rollouts are those of one process: multiply them by the number of processes, which "
+            "--processes N does"
+        )
     for rule in (_sampling, _length, _texts, _optimizer, _method, _files):
         rule(conversion, given)
     for name, value in given.items():
         conversion.convert(synonyms("trlx").get(name), name, value)
-    conversion.check()
+    conversion.check(named, "trlx")
     return conversion
+
+
+def _read(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of all sections by dotted name, whole numbers written as 1e3 as such.
+
+    Raises:
+        ConfigError: one line for each value of another type or range than trlX's.
+    """
+    errors = [
+        f"{section} = {values!r:.60}: must be a mapping of options"
+        for section, values in sections.items()
+        if not isinstance(values, Mapping | None)
+    ]
+    found = {
+        f"{section}.{name}": value
+        for section, values in sections.items()
+        for name, value in (values.items() if isinstance(values, Mapping) else ())
+    }
+    schedule = found.get("scheduler.kwargs")
+    options = schedule if isinstance(schedule, Mapping) else {}
+    inner = {f"scheduler.kwargs.{name}": value for name, value in options.items()}
+    for name, value in {**found, **inner}.items():
+        if value is not None and (allowed := _allowed(name, value)):
+            errors.append(f"{name} = {value!r:.60}: must be {allowed}")
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return {name: int(value) if name in COUNTS and value is not None else value for name, value in found.items()}
+
+
+def _allowed(name: str, value: Any) -> str:
+    """Return what a value of trlX must be, if it is not that."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if name in MAPPINGS and not isinstance(value, Mapping):
+        return "a mapping of options"
+    if name in COUNTS and not (is_number and value == int(value) and value >= 1):
+        return "a whole number of at least 1"
+    if name in NUMBERS and not is_number and value is not False:
+        return "a number"
+    return ""
 
 
 def _sampling(conversion: Conversion, given: dict[str, Any]) -> None:
@@ -113,10 +173,9 @@ def _texts(conversion: Conversion, given: dict[str, Any]) -> None:
             conversion.leave("train.seq_length", length, f"is not above max_new_tokens = {sampled}")
     elif length is not None:
         conversion.put("data.max_sample_tokens", length)
-    if given.get("model.num_layers_unfrozen") == -1:
-        given.pop("model.num_layers_unfrozen")
-    if given.get("method.num_value_layers_unfrozen") == 0:
-        given.pop("method.num_value_layers_unfrozen")
+    for name, null in NULLS.items():
+        if given.get(name) == null:
+            given.pop(name)
     if given.get("tokenizer.tokenizer_path") == given.get("model.model_path"):
         given.pop("tokenizer.tokenizer_path", None)
     if given.get("train.pipeline") == "PromptPipeline":

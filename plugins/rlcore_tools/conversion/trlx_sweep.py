@@ -7,13 +7,12 @@ from typing import Any
 
 from rlcore.errors import ConfigError
 from rlcore_tools.conversion.conversion import Conversion
+from rlcore_tools.conversion.trlx_config import NULLS, OF_ONE_PROCESS
 from rlcore_tools.synonyms import LibraryName, synonyms
 
 TUNE = "tune_config"
 OTHER_NAMES = {"lr_init": "trainer.optimizer.lr", "learning_rate_init": "trainer.optimizer.lr"}
 """Names in sweeps of earlier versions of trlX that its configurations no longer have."""
-COUNTS = ("train.batch_size", "method.num_rollouts", "method.chunk_size")
-"""Counts of one process, which are those of all processes here."""
 SAMPLERS = {"random": "random", "bayesopt": "tpe", "bohb": "tpe"}
 PRUNERS = {"fifo": "none", "hyperband": "hyperband", "hyperbandforbohb": "hyperband"}
 STRATEGIES: dict[str, tuple[int, Callable[..., str]]] = {
@@ -101,18 +100,43 @@ def _option(conversion: Conversion, space: dict[str, Any], name: str, entry: Any
     paths, table = found
     if len(paths) > 1:
         conversion.leave(name, f"{strategy} {values}", f"it sets {' and '.join(paths)} at once")
-    elif strategy in LISTS:
+        return
+    null = next((value for full, value in NULLS.items() if full.endswith(f".{name.rpartition('.')[2]}")), None)
+    if strategy in LISTS:
         keys = [str(value).lower() if isinstance(value, bool) or value is None else str(value) for value in values]
-        space[paths[0]] = [table.get(key, value) for key, value in zip(keys, values, strict=True)]
+        tried = [table.get(key, value) for key, value in zip(keys, values, strict=True)]
+        tried = [None if null == value == -1 else value for value in tried]
+        space[paths[0]] = tried
     elif strategy in STRATEGIES and len(values) == STRATEGIES[strategy][0] and not table:
-        space[paths[0]] = STRATEGIES[strategy][1](*values)
-        if strategy == "loguniform" and values[0] <= 0:
-            conversion.notes.append(f"{paths[0]}: the lower bound must be above 0")
+        tried = _range(conversion, space, name, (paths[0], strategy, values), null)
     else:
         known = ", ".join([*STRATEGIES, *LISTS])
         conversion.leave(name, f"{strategy} {values}", f"has no counterpart; strategies with one are {known}")
-    if name in COUNTS:
+        return
+    problems = (conversion.problem_of(paths[0], value) for value in tried)
+    conversion.refused += [f"{name}: {problem}" for problem in problems if problem]
+    if name in OF_ONE_PROCESS:
         conversion.notes.append(f"{paths[0]}: is the count of all processes together")
+
+
+def _range(
+    conversion: Conversion, space: dict[str, Any], name: str, given: tuple[str, str, list[Any]], null: int | None
+) -> list[Any]:
+    """Add the distribution of a range to the space, and return its bounds, which the option must accept."""
+    path, strategy, values = given
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        conversion.refuse(name, f"{strategy} {values}", "the bounds of a range must be numbers")
+        return []
+    if null == -1 and values[0] < 0:
+        how = "-1 is null here, and a range has numbers only: list the values, as a choice"
+        conversion.leave(name, f"{strategy} {values}", how)
+        return []
+    space[path] = STRATEGIES[strategy][1](*values)
+    if strategy == "loguniform" and values[0] <= 0:
+        conversion.notes.append(f"{path}: the lower bound must be above 0")
+        return []
+    last = values[1] - 1 if strategy in ("randint", "lograndint") else values[1]
+    return [values[0], last]
 
 
 def _paths(conversion: Conversion, name: str) -> tuple[tuple[str, ...], Mapping[str, Any]] | str:
@@ -131,6 +155,6 @@ def _paths(conversion: Conversion, name: str) -> tuple[tuple[str, ...], Mapping[
     groups = [paths for paths in synonym.alternatives if all(map(conversion.has, paths))]
     if not groups:
         return f"trainer '{conversion.trainer}' has no {synonym.ours}" if synonym.alternatives else synonym.how
-    if synonym.negated or (synonym.how and not (synonym.same or synonym.values or synonym.name in COUNTS)):
+    if synonym.negated or (synonym.how and not (synonym.same or synonym.values or synonym.name in OF_ONE_PROCESS)):
         return f"set {' and '.join(groups[0])} by hand{f': {synonym.how}' if synonym.how else ''}"
     return groups[0], synonym.values

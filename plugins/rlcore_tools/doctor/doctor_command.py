@@ -47,7 +47,8 @@ LOW_DISK = machine.GIB
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
     """Add the arguments of `rlcore doctor` to its parser, and return the function that runs it."""
     parser.description = (
-        "Print a report for bug reports: versions, machine, plugins, environment variables, and the problems found."
+        "Print a report for bug reports: versions, machine, plugins, environment variables, and the problems found. "
+        "The exit status is 1 if the file of --config has errors, and 0 otherwise."
     )
     parser.add_argument("--json", action="store_true", help="print JSON with a schema number")
     parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="also check this configuration file")
@@ -65,13 +66,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
         write(doctor_report.write_report(report))
     if arguments.devices:
         report = with_torch(report)
+    status = int(bool(report["config"] and report["config"]["errors"]))
     if arguments.json:
         print(json.dumps(report, indent=2))
-        return 0
+        return status
     if report["torch"] is not None:
         write(doctor_report.write_torch(report["torch"]))
     write(doctor_report.write_problems(report["problems"]))
-    return 0
+    return status
 
 
 def examine(config: Path | None = None) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def examine(config: Path | None = None) -> dict[str, Any]:
     with nullcontext() if settings is None else configured(settings.plugins.disable, settings.plugins.only):
         discovery = all_registries().discovery
         if settings is not None:
-            errors += _unknown_names(settings)
+            errors += _component_errors(settings, str(config))
     report: dict[str, Any] = {
         "schema": SCHEMA,
         "rlcore": rlcore.__version__,
@@ -176,30 +178,53 @@ def _read(config: Path, errors: list[str]) -> Any:
         return None
 
 
-def _unknown_names(settings: Any) -> Iterator[str]:
-    """Yield an error for each component name in a configuration that is unknown or ambiguous."""
-    from rlcore.errors import AmbiguousComponent, UnknownComponent
-
+def _component_errors(settings: Any, where: str) -> Iterator[str]:
+    """Yield an error for each component name that is unknown or ambiguous, and for each option that it refuses."""
     known = all_registries()
-    named: list[tuple[Registry[Any], Any]] = [
-        (known.trainers, settings.trainer.get("name")),
-        (known.architectures, settings.model.get("architecture")),
-        (known.samplers, settings.sampler),
-        (known.rollout_stores, settings.store),
-        (known.pipelines, settings.data.prompt_pipeline),
-        (known.pipelines, settings.data.sample_pipeline),
-        *((known.loggers, entry) for entry in settings.loggers),
+    trainer, data = settings.trainer, settings.data
+    named: list[tuple[Registry[Any], Any, str]] = [
+        (known.trainers, trainer, "trainer"),
+        (known.samplers, settings.sampler, "sampler"),
+        (known.rollout_stores, settings.store, "store"),
+        (known.pipelines, data.prompt_pipeline, "data.prompt_pipeline"),
+        (known.pipelines, data.sample_pipeline, "data.sample_pipeline"),
+        *((known.loggers, entry, f"loggers[{i}]") for i, entry in enumerate(settings.loggers)),
     ]
-    optimizer = settings.trainer.get("optimizer")
+    optimizer = trainer.get("optimizer")
     if isinstance(optimizer, Mapping):
-        named += [(known.optimizers, optimizer.get("name")), (known.schedulers, optimizer.get("scheduler"))]
-    for registry, entry in named:
-        name = entry.get("name") if isinstance(entry, Mapping) else entry
-        try:
-            if isinstance(name, str):
-                registry.get(name)
-        except (UnknownComponent, AmbiguousComponent) as error:
-            yield str(error).splitlines()[0]
+        named += [(known.optimizers, optimizer.get("name"), ""), (known.schedulers, optimizer.get("scheduler"), "")]
+    for registry, entry, path in named:
+        section = entry if isinstance(entry, Mapping) else {"name": entry}
+        if isinstance(section.get("name"), str):
+            yield from _option_errors(registry, section["name"], section, path, where)
+    # Without a name, the architecture follows from the model's files: options that any of them has are accepted.
+    model, architectures = settings.model, known.architectures
+    chosen = model.get("architecture")
+    names = [chosen] if isinstance(chosen, str) else [component.qualified for component in architectures]
+    yield from min(
+        (list(_option_errors(architectures, name, model, "model", where)) for name in names), key=len, default=[]
+    )
+
+
+def _option_errors(
+    registry: Registry[Any], name: str, section: Mapping[str, Any], path: str, where: str
+) -> Iterator[str]:
+    """Yield the errors of one component's name and options; without a path, of its name alone."""
+    from rlcore.config.structure import structure_valid
+    from rlcore.errors import RLCoreError
+
+    try:
+        cls = registry.get(name).config_class()
+    except RLCoreError as error:
+        yield str(error).splitlines()[0]
+        return
+    skip = ("path", "architecture", "tokenizer") if path == "model" else ("name",)
+    values = {key: value for key, value in section.items() if key not in skip}
+    if path and cls is not None:
+        _, refused = structure_valid(cls, values, where=where, path=path)
+        yield from [] if refused is None else str(refused).splitlines()
+    elif path and values:
+        yield f"{where}: {path}.{next(iter(values))}: '{name}' has no options"
 
 
 def _packages(discovery: Discovery) -> Iterator[dict[str, Any]]:

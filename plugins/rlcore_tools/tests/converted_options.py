@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from transformers import TrainingArguments
+
 from rlcore.plugins.registry import all_registries
+from rlcore_tools.conversion.trl_arguments import RENAMED
+from rlcore_tools.conversion.trl_values import NAMES, ROWS, kinds_of
 
 
 def options_of(trainer: str) -> type:
@@ -19,3 +24,15 @@ def flat(values: Any, path: str = "") -> dict[str, Any]:
     return {
         key: each for name, part in values.items() for key, each in flat(part, f"{path}.{name}".lstrip(".")).items()
     }
+
+
+def example_of(name: str) -> Any:
+    """Return a value of the type of an argument of TRL that is not its default."""
+    name = RENAMED.get(name, name)
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    kinds = kinds_of(name, defaults.get(name))
+    if name in NAMES or kinds == (str,):
+        return "seven"
+    if name in ROWS:
+        return ["seven"]
+    return defaults.get(name) is not True if bool in kinds else 7

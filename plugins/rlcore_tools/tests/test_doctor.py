@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import rlcore
+from rlcore.cli import main
 from rlcore_tools.doctor import doctor_command, machine
 from rlcore_tools.doctor.doctor_report import write_problems, write_report, write_torch
 from rlcore_tools.doctor.packages import requirements
@@ -48,7 +49,7 @@ class Doctor:
         (self.programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (self.programs / name).chmod(0o755)
 
-    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, exits: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
         settings = {
             "PYTHONPATH": os.pathsep.join([str(self.site), str(ROOT)]),
             "PATH": str(self.programs) + os.pathsep + "/usr/bin:/bin",
@@ -56,11 +57,11 @@ class Doctor:
             "LOGNAME": "jane",
         }
         done = self.python("-m", "rlcore", "doctor", *arguments, **(settings | environment))
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == exits, done.stderr
         return done
 
-    def found(self, *arguments: str, **environment: str) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self("--json", *arguments, **environment).stdout)
+    def found(self, *arguments: str, exits: int = 0, **environment: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self("--json", *arguments, exits=exits, **environment).stdout)
         assert document["schema"] == 1
         return document
 
@@ -229,7 +230,7 @@ def test_doctor_checks_a_configuration_file(ask: Doctor, tmp_path: Path) -> None
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("trainer: {name: poo}\nloggers: [console, {name: consol}]\nrun: {root: full}\n")
     bad.write_text("run: {stepz: 3, seed: -1}\n")
-    found = ask.found("--config", "good.yaml")
+    found = ask.found("--config", "good.yaml", exits=1)
     assert found["config"]["file"] == "good.yaml"
     assert [line for line in found["problems"] if "is called" in line] == [
         "no trainer is called 'poo'. Did you mean 'ppo' (rlcore-ppo 0.1.0)?",
@@ -241,9 +242,37 @@ def test_doctor_checks_a_configuration_file(ask: Doctor, tmp_path: Path) -> None
     states = {plugin["dist"]: plugin["state"] for plugin in found["plugins"]}
     assert (states["rlcore-ppo"], states["rlcore-sft"]) == ("disabled", "ok")
     assert any("names 'absent', which is not installed" in line for line in found["problems"])
-    problems = ask.found("--config", "bad.yaml")["problems"]
+    problems = ask.found("--config", "bad.yaml", exits=1)["problems"]
     assert sum("bad.yaml: run." in line for line in problems) == 2
-    assert any("absent.yaml: cannot be read" in line for line in ask.found("--config", "absent.yaml")["problems"])
+    absent = ask.found("--config", "absent.yaml", exits=1)["problems"]
+    assert any("absent.yaml: cannot be read" in line for line in absent)
+
+
+CONFIGURATIONS = [
+    ("trainer: {name: sft, batch_size: 3}\nmodel: {path: gpt2, dtype: bfloat16}\nrun: {steps: 2}\n", []),
+    ("trainer: {name: sft, batchsize: 3}\n", ["trainer.batchsize: no such option; did you mean 'batch_size'?"]),
+    ("trainer: {name: sft, optimizer: {lr: fast}}\n", ["trainer.optimizer.lr = 'fast': must be a number"]),
+    ("model: {path: gpt2, dtyp: auto}\n", ["model.dtyp: no such option; did you mean 'dtype'?"]),
+    ("model: {path: x, architecture: seq2seq_lm, compile: inductor}\n", ["model.compile: no such option"]),
+    ("sampler: {name: default, min_p: 7}\n", ["sampler.min_p = 7: must lie in [0, 1]"]),
+    ("store: {name: memory, size: 7}\n", ["store.size: 'memory' has no options"]),
+    ("loggers: [console, {name: console, evry: 2}]\n", ["loggers[1].evry: no such option; did you mean 'every'?"]),
+    ("run: {seed: -1}\ntrainer: {name: poo}\n", ["run.seed = -1: must lie in [0, 4294967295]"]),
+    ("trainer: {name: poo}\n", ["no trainer is called 'poo'"]),
+    ("a: b: c\n", ["is not valid YAML"]),
+]
+
+
+@pytest.mark.parametrize(("text", "errors"), CONFIGURATIONS, ids=lambda value: str(value)[:40])
+def test_a_configuration_with_errors_ends_in_an_exit_status_of_one(
+    tmp_path: Path, text: str, errors: list[str], capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    monkeypatch.setattr(machine, "accelerators", lambda: {"seen": [], "source": "not looked for"})
+    for words in ([], ["--json"]):
+        assert main(["doctor", "--config", str(tmp_path / "run.yaml"), *words]) == int(bool(errors))
+        said = capsys.readouterr().out
+        assert [line for line in errors if json.dumps(line)[1:-1] not in said and line not in said] == []
 
 
 @pytest.mark.slow
