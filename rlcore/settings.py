@@ -254,6 +254,10 @@ class DataConfig:
     columns: Mapping[str, str] = option(
         {}, "columns to rename, our name: theirs, such as {prompt: question, output: answer}"
     )
+    column_types: Mapping[str, Literal["int", "float", "bool", "json"]] = option(
+        {}, "types of columns whose texts are read as `int`, `float`, `bool` or `json`, by our name, such as {label: "
+        "bool}; cells of .csv and .tsv files are texts otherwise"
+    )  # fmt: skip
     as_messages: bool = option(
         False, "read plain texts as messages, prompts as the user's and answers as the assistant's"
     )

@@ -18,6 +18,7 @@ from rlcore_preferences.token_rows import are_token_ids, read_token_ids
 from rlcore_transformers.data.chat import template_variables
 from rlcore_transformers.data.mixtures import mixing
 from rlcore_transformers.data.rows import ANSWERS, load_rows
+from rlcore_transformers.data.sources import BOOLEANS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -88,6 +89,7 @@ def _read_labelled(row: Mapping[str, Any], prompt_column: str, where: str) -> Ex
 
 def _read_label(row: Mapping[str, Any], where: str) -> bool:
     label = row.get("label")
+    label = BOOLEANS.get(label.strip().lower(), label) if isinstance(label, str) else label  # a cell of a table
     if isinstance(label, bool) or label in (0, 1):
         return bool(label)
     raise DataError(f"{where}: 'label' is {shorten(label)}; it must be true for a desirable completion, else false")

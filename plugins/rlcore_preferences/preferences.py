@@ -19,6 +19,7 @@ from rlcore_preferences.token_rows import are_token_ids, read_token_ids
 from rlcore_transformers.data.chat import template_variables
 from rlcore_transformers.data.mixtures import mixing
 from rlcore_transformers.data.rows import ANSWERS, load_rows
+from rlcore_transformers.data.sources import read_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -152,7 +153,7 @@ def _is_letter(character: str) -> bool:
 
 
 def _read_margin(row: Mapping[str, Any], where: str) -> float | None:
-    margin = row.get("margin")
+    margin = read_number(row.get("margin"))
     if margin is None or (isinstance(margin, float) and math.isnan(margin)):
         return None
     if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin < math.inf:
@@ -161,7 +162,7 @@ def _read_margin(row: Mapping[str, Any], where: str) -> float | None:
 
 
 def _read_ref_logprobs(row: Mapping[str, Any], where: str) -> tuple[float, float] | None:
-    values = [row.get(key) for key in REF_LOGPROBS]
+    values = [read_number(row.get(key)) for key in REF_LOGPROBS]
     if all(value is None for value in values):
         return None
     for key, value in zip(REF_LOGPROBS, values, strict=True):
@@ -169,7 +170,7 @@ def _read_ref_logprobs(row: Mapping[str, Any], where: str) -> tuple[float, float
             raise DataError(
                 f"{where}: '{key}' is {shorten(value)}; it must be the log-prob of the answer, a finite number"
             )
-    return float(values[0]), float(values[1])  # type: ignore[arg-type]
+    return float(values[0]), float(values[1])
 
 
 def stack_pairs(pairs: Sequence[Pair]) -> Trajectories:

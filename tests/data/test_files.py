@@ -94,16 +94,16 @@ def test_a_compressed_file_that_is_no_utf_8_is_named_with_its_line(tmp_path):
         load_source("rows.txt.gz")
 
 
-def test_a_zst_file_names_the_package_that_is_missing(tmp_path, monkeypatch):
-    (tmp_path / "rows.jsonl.zst").write_bytes(compress("zst", JSON_LINES))
-    (tmp_path / "rows.csv.zst").write_bytes(compress("zst", CSV))
+def test_a_parquet_file_in_zst_names_the_package_that_is_missing(tmp_path, monkeypatch):
+    datasets.Dataset.from_list(ROWS).to_parquet(tmp_path / "rows.parquet")
+    (tmp_path / "rows.parquet.zst").write_bytes(zstandard.compress((tmp_path / "rows.parquet").read_bytes()))
+    for name, text in (("rows.jsonl.zst", JSON_LINES), ("rows.csv.zst", CSV)):
+        (tmp_path / name).write_bytes(compress("zst", text))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    message = r"need the package zstandard; .*'rlcore-transformers\[zstd\]'"
-    with pytest.raises(DataError, match=message):
-        load_source("rows.csv.zst")
-    with pytest.raises(DataError, match=message):
-        open_stream("rows.jsonl.zst", DataConfig(streaming=True), seed=0)
-    assert load_source("rows.jsonl.zst") == ROWS
+    for read in (load_source, partial(open_stream, data=DataConfig(streaming=True), seed=0)):
+        with pytest.raises(DataError, match=r"need the package zstandard; .*'rlcore-transformers\[zstd\]'"):
+            read("rows.parquet.zst")
+        assert list(read("rows.jsonl.zst")) == list(read("rows.csv.zst")) == ROWS
 
 
 def test_a_folder_that_was_saved_is_a_data_set_and_no_folder_of_files(tmp_path):

@@ -11,6 +11,10 @@ from typing import Any, NoReturn
 from rlcore.errors import DataError
 from rlcore.logging import is_progress_bar_enabled
 
+BY_NAME = "Check the name (org/name:subset:split), or load it yourself and pass the datasets.Dataset"
+DAMAGED = "The file is damaged, or of another type than its name has"
+"""What to do about a data set that cannot be loaded: one with a name, and a file."""
+
 
 def parse_hub_name(name: str, what: str) -> tuple[str, str | None, str]:
     """Return the data set, its subset and its split: `org/name`, `org/name:split` or `org/name:subset:split`."""
@@ -21,8 +25,14 @@ def parse_hub_name(name: str, what: str) -> tuple[str, str | None, str]:
     return repository, subset or None, split or "train"
 
 
-def guard_datasets(load: Callable[[Any], Any], name: str, what: str) -> Any:
+def guard_datasets(load: Callable[[Any], Any], name: str, what: str, *, advice: str = BY_NAME) -> Any:
     """Call `load` with the `datasets` library.
+
+    Args:
+        load: loads a data set.
+        name: its name, for errors.
+        what: the option that holds the source, for errors.
+        advice: what to do if it cannot be loaded.
 
     Raises:
         DataError: the library cannot load the data set.
@@ -33,10 +43,11 @@ def guard_datasets(load: Callable[[Any], Any], name: str, what: str) -> Any:
         with _progress_bars():
             return load(library)
     except (OSError, ValueError, RuntimeError, library.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).strip().splitlines()[:2])  # the second lists the subsets, for example
+        cause = error.__cause__ if isinstance(error, library.exceptions.DatasetGenerationError) else None
+        found = cause or error  # "An error occurred while generating the dataset" hides what it is
+        reason = " ".join(str(found).strip().splitlines()[:2])  # the second lists the subsets, for example
         raise DataError(
-            f"{what} = {name!r}: the datasets library could not load it, {type(error).__name__}: {reason}. "
-            f"Check the name (org/name:subset:split), or load it yourself and pass the datasets.Dataset"
+            f"{what} = {name!r}: the datasets library could not load it, {type(found).__name__}: {reason}. {advice}"
         ) from error
 
 

@@ -1,9 +1,15 @@
-"""Files of rows: which there are, by pattern or in a folder, how they are compressed, and how each type is read."""
+"""Files of rows: which there are, by pattern or in a folder, how they are compressed, and how each type is read.
+
+Each type has one reader, which yields rows one by one, whether a file is read whole or streamed.
+"""
 
 from __future__ import annotations
 
+import codecs
+import csv
 import gzip
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
@@ -12,10 +18,21 @@ from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore_transformers.data.data_sets import guard_datasets
+from rlcore_transformers.data.data_sets import DAMAGED, guard_datasets
 
 COMPRESSED = (".gz", ".zst")
 """Endings of compressed files, after that of their type."""
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+"""What separates the cells of a line."""
+LONGEST_CELL = 2**31 - 1
+"""Most characters of a cell; Python's own limit, 131,072, is less than some texts have."""
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}  # fmt: skip
+"""Byte-order marks of other encodings than UTF-8; one of UTF-32 begins with one of UTF-16."""
+_HEAD = 64
+"""Bytes at the beginning of a file in which those of UTF-16 are looked for."""
 
 
 def type_of(name: str | Path) -> str:
@@ -65,14 +82,22 @@ def read_file(path: Path, what: str) -> list[Any]:
     Raises:
         DataError: it is of an unknown type, or cannot be read.
     """
+    return list(iterate_file(path, what))
+
+
+def iterate_file(path: Path, what: str) -> Iterator[Any]:
+    """Yield the rows of a file; the cells of tables in text files are texts, and None if they are empty.
+
+    Raises:
+        DataError: it is of an unknown type, or a part of it cannot be read; the message names the line.
+    """
     reader = READERS.get(type_of(path))
     if reader is None:
         raise DataError(f"{what} = {str(path)!r}: unknown file type '{path.suffix}'; known are {', '.join(READERS)}")
     try:
-        return reader(path, what)
+        yield from reader(path, what)
     except UnicodeDecodeError as error:
-        line = _first_undecodable(path)
-        raise DataError(f"{what}: {path}, line {line}: is not UTF-8 text ({error.reason}); convert it first") from error
+        raise DataError(f"{what}: {path}, {_describe_undecodable(path)}") from error
     except (OSError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{what} = {str(path)!r}: cannot be read: {reason}") from error
@@ -104,59 +129,132 @@ def _open_binary(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _open_text(path: Path) -> TextIO:
-    return TextIOWrapper(_open_binary(path), encoding="utf-8-sig")
+def _open_text(path: Path, what: str, *, newline: str | None = None) -> TextIO:
+    """Open a text file of UTF-8.
+
+    Raises:
+        DataError: it begins like one of UTF-16 or UTF-32.
+    """
+    with _open_binary(path) as opened:
+        head = opened.read(_HEAD)
+    encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "UTF-16" if 0 in head else "")
+    if encoding:
+        raise DataError(
+            f"{what}: {path}, line 1: is {encoding} text (it begins with the bytes {head[:4].hex(' ')}), and files are "
+            f"read as UTF-8; save it as UTF-8, as with iconv -f {encoding} -t UTF-8"
+        )
+    return TextIOWrapper(_open_binary(path), encoding="utf-8-sig", newline=newline)
 
 
-def _first_undecodable(path: Path) -> int:
-    """Return the number of the first line that is not UTF-8 text; 0 if there is none."""
+def _describe_undecodable(path: Path) -> str:
+    """Return the number of the first line that is not UTF-8 text, and what is wrong with it."""
     with _open_binary(path) as lines:
         for number, line in enumerate(lines, 1):
             try:
                 line.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                return number
-    return 0
+            except UnicodeDecodeError as error:
+                before = error.object[: error.start][-20:].decode("utf-8", "replace")
+                return (
+                    f"line {number}: is not UTF-8 text ({error.reason}: byte 0x{error.object[error.start]:02x} after "
+                    f"{before!r}); save the file as UTF-8, as with iconv -f CP1252 -t UTF-8 for one of Windows"
+                )
+    return "is not UTF-8 text; save it as UTF-8"
 
 
-def _read_lines(path: Path, what: str) -> list[Any]:
-    del what  # any text is valid
-    with _open_text(path) as lines:
-        return [line.rstrip("\n") for line in lines if line.strip()]
+def _read_lines(path: Path, what: str) -> Iterator[str]:
+    with _open_text(path, what) as lines:
+        yield from (line.rstrip("\n") for line in lines if line.strip())
 
 
-def _read_json_lines(path: Path, what: str) -> list[Any]:
-    with _open_text(path) as lines:
-        return [_parse(line, f"{what}: {path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+def _read_json_lines(path: Path, what: str) -> Iterator[Any]:
+    with _open_text(path, what) as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _parse(line, f"{what}: {path}, line {number}")
 
 
-def _read_json(path: Path, what: str) -> list[Any]:
-    with _open_text(path) as opened:
+def _read_json(path: Path, what: str) -> Iterator[Any]:
+    with _open_text(path, what) as lines:
+        first = next((line for line in lines if line.strip()), "")
+    if not first.lstrip().startswith("["):
+        yield from _read_json_lines(path, what)
+        return
+    with _open_text(path, what) as opened:
         text = opened.read()
-    if not text.lstrip().startswith("["):
-        return _read_json_lines(path, what)
-    rows: list[Any] = _parse(text, f"{what}: {path}")
-    return rows
+    yield from _parse(text, f"{what}: {path}")
 
 
-def _read_table(path: Path, what: str) -> list[Any]:
+def _read_cells(path: Path, what: str) -> Iterator[dict[str, str | None]]:
+    """Yield the rows of a table in a text file, whose first line has the names of its columns.
+
+    Every cell is a text, as it is in the file: `007` has its zeros, and `None`, `NA` and `nan` are words. A cell
+    without text is None.
+
+    Raises:
+        DataError: quotation marks do not match, a row has more or fewer cells than there are columns, or two columns
+            have one name.
+    """
+    csv.field_size_limit(LONGEST_CELL)
+    names: list[str] | None = None
+    text: list[str] = []
+    with _open_text(path, what, newline="") as lines:
+        rows = csv.reader(_noting(lines, text), delimiter=SEPARATORS[type_of(path)], strict=True)
+        while True:
+            where = f"{what}: {path}, line {rows.line_num + 1}"
+            text.clear()
+            try:
+                cells = next(rows, None)
+            except csv.Error as error:
+                raise DataError(
+                    f"{where}: cannot be read as a table: {error}. A cell with quotes is itself in quotes, and each of "
+                    f"its own is doubled. The line is {shorten(''.join(text), 100)}"
+                ) from error
+            if cells is None:
+                return
+            if not cells or (names is not None and len(cells) == 1 < len(names) and not cells[0].strip()):
+                continue  # a line without text
+            if names is None:
+                names = _column_names(cells, where)
+                continue
+            if len(cells) != len(names):
+                raise DataError(
+                    f"{where}: has {len(cells)} cell(s), and there are {len(names)} columns ({', '.join(names)}); put "
+                    f"a cell with a separator or a line break in quotes. The line is {shorten(cells, 100)}"
+                )
+            yield {name: cell or None for name, cell in zip(names, cells, strict=True)}
+
+
+def _noting(lines: TextIO, text: list[str]) -> Iterator[str]:
+    for line in lines:
+        text.append(line)
+        yield line
+
+
+def _column_names(cells: Sequence[str], where: str) -> list[str]:
+    """Return the names of columns; one without a name, such as the index that pandas writes, is named as by pandas."""
+    names = [cell or f"Unnamed: {i}" for i, cell in enumerate(cells)]
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(f"{where}: two columns have the name {twice!r}; rename one of them in the file")
+    return names
+
+
+def _read_parquet(path: Path, what: str) -> list[Any]:
     check_compression(path, what)
     if path.suffix.lower() in COMPRESSED:
         with _open_binary(path) as opened:  # a file that is cut off would be read up to there
             while opened.read(2**20):
                 pass
-    kind = type_of(path)
-    read, how = ("from_parquet", {}) if kind == ".parquet" else ("from_csv", {"sep": "\t"} if kind == ".tsv" else {})
-    loaded = guard_datasets(lambda library: getattr(library.Dataset, read)(str(path), **how), str(path), what)
+    loaded = guard_datasets(lambda library: library.Dataset.from_parquet(str(path)), str(path), what, advice=DAMAGED)
     return list(loaded.with_format(None))
 
 
-READERS: dict[str, Callable[[Path, str], list[Any]]] = {
+READERS: dict[str, Callable[[Path, str], Iterable[Any]]] = {
     ".jsonl": _read_json_lines,
     ".json": _read_json,
-    ".csv": _read_table,
-    ".tsv": _read_table,
-    ".parquet": _read_table,
+    ".csv": _read_cells,
+    ".tsv": _read_cells,
+    ".parquet": _read_parquet,
     ".txt": _read_lines,
 }
 """What reads a file, by the ending of its type."""

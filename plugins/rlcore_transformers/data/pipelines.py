@@ -19,7 +19,7 @@ from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.rows import rename_columns
 from rlcore_transformers.data.sample_rewards import build_sample_rewards
 from rlcore_transformers.data.samples import build_samples
-from rlcore_transformers.data.sources import file_names, load_part, load_source
+from rlcore_transformers.data.sources import file_names, load_part, load_source, read_types
 from rlcore_transformers.data.streams import SampleStream, open_stream
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def preview(source: Any, data: DataConfig, what: str) -> tuple[list[Prompt], boo
         names = list(dict.fromkeys(key for row in whole if isinstance(row, Mapping) for key in row))
     renamed = {theirs: ours for ours, theirs in data.columns.items()}
     columns = [renamed.get(name, name) for name in names]
-    found = [_prompt(row, data.prompt_column, columns) for row in rename_columns(rows, data.columns, what, needed=())]
+    rows = read_types(rename_columns(rows, data.columns, what, needed=()), data.column_types, what)
+    found = [_prompt(row, data.prompt_column, columns) for row in rows]
     return ([each for each, _ in found], all(is_text for _, is_text in found)) if found else None
 
 
@@ -150,6 +151,7 @@ def read_as_prompts(source: Any, data: DataConfig, *, what: str) -> list[Prompt]
 def rows_as_prompts(rows: Sequence[tuple[Any, str]], data: DataConfig, *, what: str) -> list[Prompt]:
     """Return rows that were read, each with the name of its source, as `read_as_prompts` does."""
     renamed = rename_columns([row for row, _ in rows], data.columns, what, needed=())
+    renamed = read_types(renamed, data.column_types, what)
     columns = list(dict.fromkeys(key for row in renamed if isinstance(row, Mapping) for key in row))
     return [
         evolve(_prompt(row, data.prompt_column, columns)[0], source=name)

@@ -11,7 +11,7 @@ from rlcore.safe_text import shorten
 from rlcore.types import is_conversation
 from rlcore_transformers.data.chat import SPEAKERS
 from rlcore_transformers.data.image_parts import shows_image
-from rlcore_transformers.data.sources import load_source, rename
+from rlcore_transformers.data.sources import load_source, read_types, rename
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,7 +70,7 @@ def load_rows(
     """
     rows = load_source(source, what)
     needed = [name for name in data.columns if answers or name == data.prompt_column]
-    rows = rename_columns(rows, data.columns, what, needed=needed)
+    rows = read_types(rename_columns(rows, data.columns, what, needed=needed), data.column_types, what)
     is_chat = bool(tokenizer.chat_template)
     rows = [_read(row, data.prompt_column, answers, f"{what}[{i}]", is_chat=is_chat) for i, row in enumerate(rows)]
     if data.as_messages:

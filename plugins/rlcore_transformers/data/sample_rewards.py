@@ -6,11 +6,13 @@ import decimal
 import math
 import numbers
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
+from rlcore.config.plain import from_json
 from rlcore.errors import DataError, InputsError
 from rlcore.types import Sample, SampleReward
 
@@ -28,8 +30,8 @@ def build_sample_rewards(rows: Sequence[Any], samples: Sequence[Sample], what: s
       chosen tokens.
     * One number for each chosen token is assigned to that token.
 
-    A row may also be a mapping with one of these under `reward`. If a sample was truncated on the right, a number for
-    the whole sample is assigned to the last remaining chosen token.
+    A row may also be a mapping with one of these under `reward`, or a text of one, such as a cell of a table. If a
+    sample was truncated on the right, a number for the whole sample is assigned to the last remaining chosen token.
 
     Args:
         rows: one for each demonstration, such as `load_source` returns.
@@ -75,6 +77,9 @@ def _read(row: Any, where: str) -> float | list[float]:
         if "reward" not in row:
             raise DataError(f"{where}: has no key 'reward', only {', '.join(map(repr, row)) or 'none'}; {FORMS}")
         row = row["reward"]
+    if isinstance(row, str):  # a cell of a table
+        with suppress(ValueError):
+            row = from_json(row)
     if isinstance(row, (torch.Tensor, np.ndarray, np.generic)):
         row = row.tolist()
     if isinstance(row, (list, tuple)):

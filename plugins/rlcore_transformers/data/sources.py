@@ -5,12 +5,14 @@ The source is never modified, and rows are returned unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rlcore.components import describe_error
 from rlcore.config.paths import existing_path
+from rlcore.config.plain import from_json
 from rlcore.data.user_code import list_names, load_reference
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
@@ -28,6 +30,12 @@ SPLITS_FILE = "dataset_dict.json"
 """File of a saved data set that has splits."""
 ROWS_FILE = "dataset_info.json"
 """File of a saved data set, or of each of its splits."""
+BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+"""Words for true and false, in small letters."""
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "int": int, "float": float, "bool": lambda text: BOOLEANS[text.lower()], "json": from_json,
+}  # fmt: skip
+"""What reads a text as a value of a type."""
 
 
 def load_source(source: Any, what: str = "prompts") -> list[Any]:
@@ -110,6 +118,48 @@ def rename(row: Any, names: Mapping[str, str]) -> Any:
         return row
     kept = {key: value for key, value in row.items() if key not in names and key not in names.values()}
     return kept | {names[key]: value for key, value in row.items() if key in names}
+
+
+def read_types(rows: list[Any], types: Mapping[str, str], what: str) -> list[Any]:
+    """Return rows in which the texts of some columns are values; other values, such as None, stay as they are.
+
+    Args:
+        rows: the rows, in which columns are renamed.
+        types: `data.column_types`.
+        what: the option that holds the rows, for errors.
+
+    Raises:
+        DataError: a text is none of its column's type.
+    """
+    if not types:
+        return rows
+    return [
+        {**row, **{name: _typed(row[name], types[name], f"{what}[{i}][{name!r}]") for name in types if name in row}}
+        if isinstance(row, Mapping)
+        else row
+        for i, row in enumerate(rows)
+    ]
+
+
+def read_number(value: Any) -> Any:
+    """Return the number that a text is, such as a cell of a table; all else as it is, to be checked."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return float(value)
+    return value
+
+
+def _typed(value: Any, kind: str, where: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return _TYPES[kind](value.strip())
+    except (ValueError, KeyError):
+        known = f" ({', '.join(BOOLEANS)})" if kind == "bool" else ""
+        raise DataError(
+            f"{where}: is {shorten(value)}, and data.column_types states that it is of the type {kind}{known}; correct "
+            "it, or leave the column out of data.column_types"
+        ) from None
 
 
 def file_names(source: Any, what: str) -> list[str] | None:

@@ -12,19 +12,23 @@ from rlcore.components import describe_error
 from rlcore.config.paths import existing_path
 from rlcore.data.truncation import count_truncated, warn_of_counts
 from rlcore.data.user_code import load_reference
-from rlcore.errors import CheckpointError, DataError
+from rlcore.errors import CheckpointError, DataError, RLCoreError
 from rlcore.safe_text import shorten
-from rlcore_transformers.data.data_sets import guard_datasets, is_stream, parse_hub_name
-from rlcore_transformers.data.files import check_compression, files_in, is_pattern, matching_files, type_of
+from rlcore_transformers.data.data_sets import DAMAGED, guard_datasets, is_stream, parse_hub_name
+from rlcore_transformers.data.files import (
+    READERS,
+    check_compression,
+    files_in,
+    is_pattern,
+    iterate_file,
+    matching_files,
+    type_of,
+)
 from rlcore_transformers.data.sources import file_names, is_saved, rename
 
 if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
-BUILDERS = {
-    ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text",
-}  # fmt: skip
-"""What reads a file in the `datasets` library, by its suffix."""
 HEAD = 16
 """Number of rows at the beginning of a stream by which a run recognises it when it is resumed."""
 
@@ -121,6 +125,8 @@ class SampleStream:
                 self.rows.set_epoch(self.passes)
                 self._iterator = islice(iter(self.rows), self.num_read, None)
             rows = list(islice(self._iterator, num))
+        except RLCoreError:
+            raise
         except (Exception, SystemExit) as error:  # a user's generator may raise anything
             raise DataError(
                 f"{self.what}[{self.num_read}:]: reading the rows raised {describe_error(error)}"
@@ -223,18 +229,16 @@ def _open(source: Any, what: str) -> Any:
     suffix = type_of(name)
     if path is not None and path.is_dir() and not is_saved(path):
         return _open_files(list(map(str, files_in(path, what))), what)
-    if (path is not None and suffix in BUILDERS) or is_pattern(name):
+    if (path is not None and suffix in READERS) or is_pattern(name):
         return _open_files([name], what)
-    if path is None and "/" in name and suffix not in BUILDERS:
+    if path is None and "/" in name and suffix not in READERS:
         repository, subset, split = parse_hub_name(name, what)
         how: dict[str, Any] = {"path": repository, "name": subset, "split": split}
         return guard_datasets(lambda library: library.load_dataset(streaming=True, **how), name, what)
     if path is None and ":" in name:
         target = load_reference(name, what)
         return target() if callable(target) else target
-    raise DataError(
-        f"data.streaming: {what} = {name!r}: is no file of {', '.join(BUILDERS)} and no data set of the hub"
-    )
+    raise DataError(f"data.streaming: {what} = {name!r}: is no file of {', '.join(READERS)} and no data set of the hub")
 
 
 def _open_files(given: Sequence[str | Path], what: str) -> Any:
@@ -242,21 +246,32 @@ def _open_files(given: Sequence[str | Path], what: str) -> Any:
     for name in map(str, given):
         names += matching_files(name, what) if is_pattern(name) else [name]
     kinds = list(dict.fromkeys(map(type_of, names)))
-    if len(kinds) > 1 or kinds[0] not in BUILDERS:
+    if len(kinds) > 1 or kinds[0] not in READERS:
         raise DataError(
             f"data.streaming: {what} has files of the types {', '.join(kinds)}; files that are streamed must be of one "
-            f"type, one of {', '.join(BUILDERS)}"
+            f"type, one of {', '.join(READERS)}"
         )
     paths = [existing_path(name) for name in names]
     if None in paths:
         absent = paths.index(None)
         raise DataError(f"{what}[{absent}] = {str(names[absent])!r}: there is no such file")
-    for path in paths:
-        check_compression(Path(str(path)), what)
-    how: dict[str, Any] = {"path": BUILDERS[kinds[0]], "data_files": list(map(str, paths)), "split": "train"}
-    how |= {"sep": "\t"} if kinds[0] == ".tsv" else {}
-    shown = ", ".join(map(str, names))
+    files, shown = list(map(str, paths)), ", ".join(map(str, names))
+    if kinds[0] != ".parquet":
+        if next(_rows_of(files, what), None) is None:
+            raise DataError(f"{what}: {shown} has no rows")
+        how: dict[str, Any] = {"gen_kwargs": {"paths": files, "what": what}}
+        return guard_datasets(lambda library: library.IterableDataset.from_generator(_rows_of, **how), shown, what)
+    for file in files:
+        check_compression(Path(file), what)
+    how = {"path": "parquet", "data_files": files, "split": "train", "streaming": True}
     try:
-        return guard_datasets(lambda library: library.load_dataset(streaming=True, **how), shown, what)
+        return guard_datasets(lambda library: library.load_dataset(**how), shown, what, advice=DAMAGED)
     except StopIteration:  # of the library, which reads the first rows of a file
         raise DataError(f"{what}: {shown} has no rows") from None
+
+
+def _rows_of(paths: Sequence[str], what: str) -> Iterator[Any]:
+    """Yield the rows of files, each text of a text file as a mapping, which the `datasets` library takes."""
+    for path in paths:
+        for row in iterate_file(Path(path), what):
+            yield {"text": row} if isinstance(row, str) else row
