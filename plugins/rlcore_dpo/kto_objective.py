@@ -19,6 +19,7 @@ from rlcore_dpo.loss import kto_loss, mismatch
 from rlcore_dpo.reference import Reference, summed
 from rlcore_preferences.labelled_answers import LabelledSample
 from rlcore_preferences.preferences import Pair
+from rlcore_transformers.data.limits import shorter
 
 BALANCED = (1.0, 4 / 3)
 """Range of the ratio of weighted desirable to weighted undesirable answers that the paper recommends."""
@@ -71,10 +72,11 @@ def stack_labelled(rows: Sequence[LabelledSample]) -> Trajectories:
     return batch.with_columns(labels=torch.tensor([row.label for row in rows]))
 
 
-def rotated(batch: Trajectories) -> Trajectories:
+def rotated(batch: Trajectories, limit: int = 0) -> Trajectories:
     """Return each prompt with the answer to the next other prompt of the batch, on the CPU.
 
-    In a batch whose prompts are all equal, it is the next answer.
+    In a batch whose prompts are all equal, it is the next answer. As the rows themselves, they are cut at the end to
+    `limit` tokens; 0 leaves them whole.
     """
     prompts, answers, ends = [], batch.action_tokens, batch.ended.tolist()
     for row, chosen, real in zip(batch.tokens, batch.action_mask, batch.mask, strict=True):
@@ -83,8 +85,10 @@ def rotated(batch: Trajectories) -> Trajectories:
     for i, prompt in enumerate(prompts):
         following = [(i + k) % len(prompts) for k in range(1, len(prompts))]
         j = next((k for k in following if prompts[k] != prompt), following[0])
-        mask = (False,) * len(prompt) + (True,) * len(answers[j])
-        samples.append(Sample((*prompt, *answers[j]), (False, *mask[1:]), ended=ends[j]))
+        tokens = (*prompt, *answers[j])[: limit or None]
+        mask = ((False,) * len(prompt) + (True,) * len(answers[j]))[: len(tokens)]
+        is_whole = len(tokens) == len(prompt) + len(answers[j])
+        samples.append(Sample(tokens, (False, *mask[1:]), ended=ends[j] and is_whole))
     return stack_samples(samples)
 
 
@@ -116,7 +120,8 @@ class KTOObjective:
     def kl(self, batch: Trajectories) -> Tensor:
         """Return z: the mean log-ratio of mismatched answers over the whole batch, at least 0: float[]."""
         config, ranks = self.config, self.run.ranks
-        mismatched = rotated(batch).to(ranks.device)
+        limit = shorter(self.run.data.options.max_sample_tokens, self.policy.max_length)
+        mismatched = rotated(batch, limit).to(ranks.device)
         total = torch.zeros((), dtype=torch.float64, device=ranks.device)
         with by_block(self.policy):
             for part, _ in micro_batches(mismatched, config.micro_batch_size, ranks, tokens=config.micro_batch_tokens):

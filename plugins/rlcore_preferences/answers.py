@@ -14,15 +14,18 @@ import attrs
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import Sample, is_conversation
-from rlcore_transformers.data.chat import make_chat
+from rlcore_transformers.data.chat import Chat, make_chat, render_prompt
 from rlcore_transformers.data.limits import truncated_prompt
+from rlcore_transformers.data.messages import TRAIN_KEYS, has_value, is_trained
 from rlcore_transformers.data.offsets import count_common
+from rlcore_transformers.data.rendered_turns import TEXTS, texts_of
 from rlcore_transformers.data.rows import refuse_empty
 from rlcore_transformers.data.tokens import (
     encode,
     eos_id,
     missing_opening,
     opening_tokens,
+    rendered_opening,
     shorter,
 )
 from rlcore_transformers.data.turns import tokenise_chats
@@ -167,20 +170,27 @@ def _tokenise_texts(
             [*answer, eos] if eos is not None and text and answer[-1:] != [eos] else answer
             for answer, text in zip(answers, each.answers, strict=True)
         ]
-        yield start, [(answer, len(answer)) for answer in ended]
+        # The other answer may share a token with the end of the prompt, which an empty one then begins with.
+        yield start, [(answer, len(answer) if text else 0) for answer, text in zip(ended, each.answers, strict=True)]
 
 
 def _tokenise_chats(
     exchanges: Sequence[Exchange], tokenizer: PreTrainedTokenizerBase, data: DataConfig
 ) -> Iterator[_Parts]:
+    written = [[answer for answer in each.answers if not _is_empty(answer)] for each in exchanges]
     chats = [
         make_chat(each.where, [*each.prompt, *answer], data, first=len(each.prompt), template=each.template)
-        for each in exchanges
-        for answer in each.answers
+        for each, answers in zip(exchanges, written, strict=True)
+        for answer in answers
     ]
+    for chat in chats:
+        _refuse_weights(chat)
     rows = iter(tokenise_chats(tokenizer, chats, data))
-    for each in exchanges:
-        samples = [next(rows) for _ in each.answers]
+    for each, texts in zip(exchanges, written, strict=True):
+        samples = [next(rows) for _ in texts]
+        if not samples:
+            yield _tokenise_prompt(each, tokenizer, data), [([], 0) for _ in each.answers]
+            continue
         if (most := max(map(len, samples))) > 1:
             raise DataError(
                 f"{each.where}: an answer has {most} turns of the assistant, which data.turns=each would train on one "
@@ -188,10 +198,40 @@ def _tokenise_chats(
             )
         wholes, masks = zip(*(turns[0] for turns in samples), strict=True)
         shared = min(*(_first(mask) for mask in masks), *(count_common(wholes[0], whole) for whole in wholes))
-        answers = [
-            (whole[shared:], len(mask) - _first(mask[::-1]) - shared) for whole, mask in zip(wholes, masks, strict=True)
-        ]
-        yield wholes[0][:shared], answers
+        found = iter(
+            [
+                (whole[shared:], len(mask) - _first(mask[::-1]) - shared)
+                for whole, mask in zip(wholes, masks, strict=True)
+            ]
+        )
+        yield wholes[0][:shared], [([], 0) if _is_empty(answer) else next(found) for answer in each.answers]
+
+
+def _is_empty(answer: Content) -> bool:
+    """Return whether an answer in messages has no text: all of them are the assistant's, without text and calls."""
+    return not any(
+        message["role"] != "assistant" or has_value(message.get("tool_calls")) or message.get("content") is None
+        or any(text.strip() for key in TEXTS for text in texts_of(message.get(key)))
+        for message in answer if isinstance(message, Mapping)
+    )  # fmt: skip
+
+
+def _refuse_weights(chat: Chat) -> None:
+    for i, message in enumerate(chat.messages):
+        if i >= chat.first and message["role"] == "assistant" and not is_trained(message, f"{chat.where}: message {i}"):
+            raise DataError(
+                f"{chat.where}: message {i - bool(chat.system_prompt)} (assistant): is to be left out of the loss (one "
+                f"of {', '.join(TRAIN_KEYS)} is 0 or false), and answers are compared as a whole; move the message "
+                "into the prompt, or leave the key out"
+            )
+
+
+def _tokenise_prompt(each: Exchange, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[int]:
+    if not each.prompt:
+        return []
+    chat = make_chat(each.where, each.prompt, data, template=each.template)  # type: ignore[arg-type]
+    (ids,) = encode(tokenizer, [render_prompt(tokenizer, chat)], lambda _: each.where)
+    return missing_opening(ids, rendered_opening(tokenizer, data.add_bos)) + ids
 
 
 def _first(mask: list[bool]) -> int:

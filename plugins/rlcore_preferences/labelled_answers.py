@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import Sample
+from rlcore.types import Sample, is_conversation
 from rlcore_preferences.answers import Exchange, number_rows, read_content, tokenise_answers
 from rlcore_preferences.preferences import Pair, read_preference
-from rlcore_preferences.token_rows import are_token_ids, read_token_ids
+from rlcore_preferences.token_rows import are_token_ids, read_token_ids, token_keys
 from rlcore_transformers.data.chat import template_variables
 from rlcore_transformers.data.mixtures import mixing
-from rlcore_transformers.data.rows import ANSWERS, load_rows
+from rlcore_transformers.data.rows import ANSWERS, TEMPLATE_KEYS, load_rows, name_unread
 from rlcore_transformers.data.sources import BOOLEANS
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def build_unpaired(
     """
     rows = list(number_rows(load_rows(source, tokenizer, data, what, answers=("completion", *ANSWERS)), what))
     answers = next((parts for parts in (("completion",), ANSWERS) if are_token_ids(rows, parts)), None)
+    read = [_read_keys(row, data.prompt_column, answers) for _, row in rows]
+    name_unread([row for _, row in rows], read, tokenizer, what)
     if answers is not None:
         sequences = read_token_ids(rows, answers, tokenizer, data, max_length=max_length)
     else:
@@ -85,6 +87,16 @@ def _read_labelled(row: Mapping[str, Any], prompt_column: str, where: str) -> Ex
     if isinstance(prompt, str) != isinstance(completion, str):
         raise DataError(f"{where}: one of '{prompt_column}' and 'completion' is a string, the other a list of messages")
     return Exchange(where, prompt, (completion,), template_variables(row, where))
+
+
+def _read_keys(row: Mapping[str, Any], prompt_column: str, ids: Sequence[str] | None) -> set[str]:
+    """Return the keys of a row that are read; a row of preferences has no verdict of its own."""
+    if ids is not None:
+        return token_keys(row, ("prompt", *ids)) | ({"label"} if len(ids) == 1 else set())
+    is_pair = row.get("completion") is None and row.get("chosen") is not None
+    answers = ANSWERS if is_pair else ("completion",)
+    is_chat = any(is_conversation(row.get(key)) for key in answers)
+    return {prompt_column, *answers, *(() if is_pair else ("label",)), *(TEMPLATE_KEYS if is_chat else ())}
 
 
 def _read_label(row: Mapping[str, Any], where: str) -> bool:

@@ -13,12 +13,12 @@ import torch
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
-from rlcore.types import Sample, Trajectories, stack_samples, without_none
+from rlcore.types import Sample, Trajectories, is_conversation, stack_samples, without_none
 from rlcore_preferences.answers import Content, Exchange, number_rows, read_content, tokenise_answers
-from rlcore_preferences.token_rows import are_token_ids, read_token_ids
+from rlcore_preferences.token_rows import are_token_ids, read_token_ids, token_keys
 from rlcore_transformers.data.chat import template_variables
 from rlcore_transformers.data.mixtures import mixing
-from rlcore_transformers.data.rows import ANSWERS, load_rows
+from rlcore_transformers.data.rows import ANSWERS, TEMPLATE_KEYS, load_rows, name_unread
 from rlcore_transformers.data.sources import read_number
 
 if TYPE_CHECKING:
@@ -72,7 +72,10 @@ def build_preferences(
         DataError: a row is invalid; the message names the first such row and the reason.
     """
     rows = list(number_rows(load_rows(source, tokenizer, data, what, answers=ANSWERS), what))
-    if are_token_ids(rows, ANSWERS):
+    is_ids = are_token_ids(rows, ANSWERS)
+    read = [read_keys(row, data.prompt_column, is_ids=is_ids) for _, row in rows]
+    name_unread([row for _, row in rows], read, tokenizer, what)
+    if is_ids:
         sequences = read_token_ids(rows, ANSWERS, tokenizer, data, max_length=max_length)
     else:
         exchanges = [read_preference(row, data.prompt_column, where) for where, row in rows]
@@ -120,6 +123,15 @@ def read_preference(row: Mapping[str, Any], prompt_column: str, where: str) -> E
             f"{where}: '{prompt_column}' is a list of messages, and 'chosen' a string; both must be strings, or lists"
         )
     return Exchange(where, prompt, (chosen, rejected), template)
+
+
+def read_keys(row: Mapping[str, Any], prompt_column: str, *, is_ids: bool) -> set[str]:
+    """Return the keys of a row that are read: of its texts or its token ids, and of what belongs to the pair."""
+    keys = {"margin", *REF_LOGPROBS, *(("label",) if row.get("label") == TIE else ())}
+    if is_ids:
+        return keys | token_keys(row, ("prompt", *ANSWERS))
+    is_chat = any(is_conversation(row.get(key)) for key in ANSWERS)
+    return keys | {prompt_column, *ANSWERS, *(TEMPLATE_KEYS if is_chat else ())}
 
 
 def split_implicit(one: Content, other: Content) -> tuple[Content, Content, Content]:

@@ -74,6 +74,11 @@ def read_token_ids(
     return made
 
 
+def token_keys(row: Mapping[str, Any], parts: Iterable[str]) -> set[str]:
+    """Return the keys of a row that hold the token ids of some parts."""
+    return {key for part in parts if (key := _key(row, part)) is not None}
+
+
 def _key(row: Mapping[str, Any], part: str) -> str | None:
     return next((key for key in KEYS[part] if row.get(key) is not None), None)
 

@@ -12,7 +12,7 @@ from rlcore.safe_text import shorten
 from rlcore.types import Sample
 from rlcore_preferences.answers import number_rows
 from rlcore_transformers.data.mixtures import mixing
-from rlcore_transformers.data.rows import ANSWERS, load_rows
+from rlcore_transformers.data.rows import ANSWERS, load_rows, name_unread
 from rlcore_transformers.data.tokens import (
     encode,
     encode_continuations,
@@ -30,6 +30,8 @@ SEPARATOR = "\n"
 """Text after every step of an answer; the label of the step is that of its last token."""
 
 
+STEPS = ("completions", "labels")
+"""Keys of a row beside the prompt."""
 UNLABELLED = -100
 """Label of a token that is not the last of a step, which `torch.nn.functional.cross_entropy` ignores."""
 
@@ -64,6 +66,7 @@ def build_stepwise(
         DataError: a row is invalid, or `data.max_sample_tokens` leaves no step of it; the message names the first one.
     """
     rows = list(number_rows(load_rows(source, tokenizer, data, what, answers=("completion", *ANSWERS)), what))
+    name_unread([row for _, row in rows], [(data.prompt_column, *STEPS)] * len(rows), tokenizer, what)
     read = [_read_steps(row, data.prompt_column, where) for where, row in rows]
     prompts = encode(tokenizer, [prompt for prompt, _, _ in read], lambda i: rows[i][0])
     flat = [step for _, steps, _ in read for step in steps]

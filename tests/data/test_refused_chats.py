@@ -25,7 +25,7 @@ def test_an_error_suggests_an_option_only_if_it_is_not_set_already(byte_tokenize
 
 
 @pytest.mark.parametrize("content", ["", " \n", [], [{"type": "text", "text": " "}]])
-def test_an_empty_message_of_the_assistant_is_refused(byte_tokenizer, content):
+def test_an_empty_message_of_the_assistant_is_refused_and_an_empty_answer_is_not_chosen(byte_tokenizer, content):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
     for template in (CHATML, MARKED):
         tokenizer.chat_template = template
@@ -34,8 +34,10 @@ def test_an_empty_message_of_the_assistant_is_refused(byte_tokenizer, content):
             with pytest.raises(DataError, match=wrong):
                 build_samples([dialogue(1), messages], tokenizer, DataConfig(system_prompt="why"), max_length=0)
     row = {"prompt": [user("why ?")], "chosen": [assistant(content)], "rejected": [assistant("no")]}
-    with pytest.raises(DataError, match=r"samples\[0\]: message 1 \(assistant\): 'content' is"):
-        build_preferences([row], tokenizer, DataConfig(), max_length=0)
+    (pair,) = build_preferences([row], tokenizer, DataConfig(), max_length=0)
+    assert list(pair.chosen.tokens) == sampled_from(tokenizer, row["prompt"])
+    assert not any(pair.chosen.action_mask)
+    assert any(pair.rejected.action_mask)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ def test_rows_of_alpaca_are_conversations_where_there_is_a_template(chat_tokeniz
             {"conversations": [{"from": "narrator", "value": "a"}]},
             r"\[0\]: 'from' is 'narrator'; known speakers are human",
         ),
-        ({"conversations": "why ?"}, r"samples\[0\]\['conversations'\]: is 'why \?' \(str\); it must be a list"),
+        ({"conversations": "why ?"}, r"samples\[0\]\['conversations'\]: is 'why \?', a text that is no JSON"),
+        ({"conversations": 7}, r"samples\[0\]\['conversations'\]: is 7 \(int\); it must be a list"),
         ({"conversations": SHAREGPT[:1]}, r"samples\[0\]: no message has the role 'assistant'"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -14,7 +15,8 @@ from rlcore.components import describe_error
 from rlcore.config.plain import from_json
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import is_conversation, without_none  # noqa: F401  one by its old place
+from rlcore.types import is_conversation  # noqa: F401  by its old place
+from rlcore_transformers.data.messages import SPEAKERS, has_value, without_nulls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,14 +26,6 @@ if TYPE_CHECKING:
 Conversation = Sequence[Mapping[str, Any]]
 SYSTEM_ROLES = ("system", "developer")
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool", "function", "ipython")
-SPEAKERS: Mapping[str, str] = MappingProxyType(
-    {
-        "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
-        "bot": "assistant", "model": "assistant", "function_call": "assistant", "system": "system", "tool": "tool",
-        "observation": "tool", "function_response": "tool",
-    }
-)  # fmt: skip
-"""Roles of the speakers in conversations of ShareGPT."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _PYTHON = ("['", "{'", "[{'")
 """How Python begins a list of texts, a mapping, or a list of mappings; JSON begins them otherwise."""
@@ -64,17 +58,27 @@ def make_chat(
     `data.system_prompt` is put in front if no message has the role `system` or `developer`; the variables of a row,
     `template`, take precedence over `data.chat_template_options`.
 
+    Keys whose value is None are left out, in messages and in everything within them.
+
     Raises:
         DataError: a message is empty, or a variable of the template has another form.
     """
     for i, message in enumerate(messages):
         refuse_empty_message(message, f"{where}, message {i}")
+    messages = _without_nulls(messages, where)
     options = template_variables({"chat_template_kwargs": data.chat_template_options}, "data.chat_template_options")
     system = data.system_prompt
     if not system or any(message["role"] in SYSTEM_ROLES for message in messages):
         return Chat(where, messages, first, {**options, **template})
     messages = [{"role": "system", "content": system}, *messages]
     return Chat(where, messages, first and first + 1, {**options, **template}, system)
+
+
+def _without_nulls(value: Any, where: str) -> Any:
+    try:
+        return without_nulls(value)
+    except RecursionError:
+        raise DataError(f"{where}: is nested too deep, or contains itself") from None
 
 
 def refuse_empty_message(message: Mapping[str, Any], where: str) -> None:
@@ -117,18 +121,25 @@ def template_variables(row: Mapping[str, Any], where: str) -> dict[str, Any]:
         DataError: one has another form.
     """
     further = row.get("chat_template_kwargs")
-    if not isinstance(further, Mapping | None):
+    if isinstance(further, str) and has_value(further):
+        further = _from_json(further, where, "chat_template_kwargs")
+    if not isinstance(further, Mapping | None) and has_value(further):
         raise DataError(f"{where}: 'chat_template_kwargs' is {shorten(further)}; it must be a mapping")
-    variables = without_none(further or {})
-    tools = row.get("tools") or variables.pop("tools", None)
-    if isinstance(tools, str):
-        try:
-            tools = from_json(tools)
-        except ValueError as error:
-            raise DataError(f"{where}: 'tools' is {shorten(tools)}, which is no JSON ({error})") from error
+    variables = _without_nulls(further, where) if isinstance(further, Mapping) else {}
+    tools = row.get("tools")
+    tools = tools if has_value(tools) else variables.pop("tools", None)
+    tools = _from_json(tools, where, "tools") if isinstance(tools, str) else tools
     if not isinstance(tools, list | tuple | None):
         raise DataError(f"{where}: 'tools' is {shorten(tools)}; it must be a list of JSON schemas, or one as JSON")
-    return {**variables, **({"tools": list(tools)} if tools else {})}
+    tools = [_from_json(each, where, "tools") if isinstance(each, str) else each for each in tools or ()]
+    return {**variables, **({"tools": _without_nulls(tools, where)} if tools else {})}
+
+
+def _from_json(text: str, where: str, key: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise DataError(f"{where}: '{key}' is {shorten(text)}, which is no JSON ({error})") from error
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
@@ -138,6 +149,7 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
         DataError: the tokenizer has no chat template, or the template raises an error.
     """
     check_roles(tokenizer, chat)
+    chat = fit_calls(tokenizer, chat)
     if chat.messages[-1]["role"] == "assistant":
         return _checked(chat, apply_template(tokenizer, chat, continue_final_message=True))
     return _checked(chat, apply_template(tokenizer, chat, add_generation_prompt=True))
@@ -157,6 +169,81 @@ def _checked(chat: Chat, text: str) -> str:
     return text
 
 
+def fit_calls(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
+    """Return a conversation whose calls of tools have their arguments in the form that the chat template renders.
+
+    Arguments are a mapping, or its JSON as a text, as in OpenAI's files. Both forms are rendered, up to the first call,
+    and what the user wrote stays if the template renders it: a text as it is, and a mapping not as Python writes it.
+
+    Raises:
+        DataError: the template renders mappings only, and the arguments of a call are a text that is no JSON of one.
+    """
+    calls = [
+        (i, _arguments_of(call)) for i, message in enumerate(chat.messages) for call in message.get("tool_calls") or ()
+    ]
+    kinds = {kind for _, given in calls for kind in (str, Mapping) if isinstance(given, kind)}
+    wrong = {kind for kind in kinds if not _renders(tokenizer, chat, kind, calls)}
+    if not wrong or (kinds == wrong == {str, Mapping}):
+        return chat
+    other = Mapping if str in wrong else str
+    if other not in kinds and not _renders(tokenizer, chat, other, calls):
+        return chat  # the template renders neither, and says why
+    messages = [
+        {**message, "tool_calls": [_with_form(call, other, f"{chat.where}: message {i}") for call in found]}
+        if (found := message.get("tool_calls")) else message for i, message in enumerate(chat.messages)
+    ]  # fmt: skip
+    return attrs.evolve(chat, messages=messages)
+
+
+def _arguments_of(call: Mapping[str, Any]) -> Any:
+    function = call.get("function")
+    return (function if isinstance(function, Mapping) else call).get("arguments")
+
+
+def _renders(tokenizer: PreTrainedTokenizerBase, chat: Chat, form: type, calls: Sequence[tuple[int, Any]]) -> bool:
+    """Return whether the template renders the arguments of the first calls in a form, a text or a mapping."""
+    end = next(
+        (i for i, given in calls if isinstance(given, str | Mapping) and given not in ("", "{}", {})), calls[0][0]
+    )
+    try:
+        messages = [
+            {**each, "tool_calls": [_with_form(call, form, chat.where) for call in each["tool_calls"]]}
+            if each.get("tool_calls") else each for each in chat.messages[: end + 1]
+        ]  # fmt: skip
+        found = str(apply_template(tokenizer, attrs.evolve(chat, messages=messages)))
+    except DataError:
+        return False
+    given = [_arguments_of(call) for call in messages[end]["tool_calls"]]
+    if form is str:
+        texts = [each for each in given if isinstance(each, str)]
+        return all(text.strip() in found and json.dumps(text, ensure_ascii=False) not in found for text in texts)
+    written = [each for each in given if isinstance(each, Mapping)]
+    return all(str(each) not in found or str(each) == json.dumps(each) for each in written)
+
+
+def _with_form(call: Mapping[str, Any], form: type, where: str) -> Mapping[str, Any]:
+    """Return a call of a tool whose arguments are a text or a mapping; others than both stay."""
+    given = _arguments_of(call)
+    if isinstance(given, form) or not isinstance(given, str | Mapping):
+        return call
+    if not isinstance(given, str):
+        changed: Any = json.dumps(given, ensure_ascii=False)
+    else:
+        try:
+            changed = from_json(given) if given.strip() else {}
+        except ValueError:
+            changed = None
+        if not isinstance(changed, Mapping):
+            raise DataError(
+                f"{where}: the 'arguments' of a call are {shorten(given)}, and the chat template renders mappings "
+                "only; write a mapping, or its JSON"
+            )
+    function = call.get("function")
+    if isinstance(function, Mapping):
+        return {**call, "function": {**function, "arguments": changed}}
+    return {**call, "arguments": changed}
+
+
 def apply_template(tokenizer: PreTrainedTokenizerBase, chat: Chat, *, tokenize: bool = False, **how: Any) -> Any:
     """Return what the tokenizer's chat template makes of a conversation; `how` are options of `apply_chat_template`.
 
@@ -164,7 +251,7 @@ def apply_template(tokenizer: PreTrainedTokenizerBase, chat: Chat, *, tokenize: 
         DataError: the tokenizer has no chat template, or the template raises an error or writes a list as Python does.
     """
     template_of(tokenizer, chat.where)
-    messages = [without_none(message) for message in chat.messages]
+    messages = [dict(message) for message in chat.messages]
     try:
         found = tokenizer.apply_chat_template(messages, tokenize=tokenize, **chat.template, **how)
     except Exception as error:  # a template is a program, and the tokenizer may refuse what it renders

@@ -11,7 +11,7 @@ from rlcore.safe_text import shorten
 from rlcore.types import RESERVED_COLUMNS, Prompt, is_conversation
 from rlcore_transformers.data.chat import Chat, make_chat, render_prompt, template_variables
 from rlcore_transformers.data.limits import truncated_prompt
-from rlcore_transformers.data.rows import PROMPT_KEYS, load_rows, refuse_empty
+from rlcore_transformers.data.rows import PROMPT_KEYS, load_rows, refuse_empty, refuse_messages
 from rlcore_transformers.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
 
 if TYPE_CHECKING:
@@ -71,6 +71,12 @@ def _content(row: Any, data: DataConfig, where: str) -> str | Chat:
         return str(value)
     if is_conversation(value):
         return make_chat(where, value, data, template=variables)
+    if (
+        isinstance(row, Mapping)
+        and isinstance(value, list | tuple)
+        and any(isinstance(each, Mapping) for each in value)
+    ):
+        refuse_messages(row, column, where.removesuffix(f"[{column!r}]"))
     raise DataError(
         f"{where}: is {shorten(value, 60)} ({type(value).__name__}); a prompt is a string, a list of {{role, content}} "
         f"messages, or a mapping with either under '{column}'"

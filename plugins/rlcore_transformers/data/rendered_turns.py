@@ -14,8 +14,8 @@ import attrs
 
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import without_none
 from rlcore_transformers.data.chat import Chat, apply_template, render_conversation, template_of
+from rlcore_transformers.data.messages import TRAIN_KEYS, is_trained
 from rlcore_transformers.data.offsets import count_common
 
 if TYPE_CHECKING:
@@ -64,16 +64,34 @@ def find_turns(tokenizer: PreTrainedTokenizerBase, chat: Chat, data: DataConfig)
         DataError: there is no such turn, one is empty, the template drops text of one, or does not begin one with its
             prompt.
     """
-    turns = [i for i, message in enumerate(chat.messages) if i >= chat.first and message["role"] == "assistant"]
-    if not turns:
-        roles = ", ".join(repr(message["role"]) for message in chat.messages)
-        raise DataError(
-            f"{chat.where}: no message has the role 'assistant' (roles: {roles}), so there is nothing to learn"
-        )
+    turns = trained_turns(chat)
     bos = str(tokenizer.bos_token or "") if data.add_bos is False else ""
     found = [_Message(tokenizer, chat, i, verbatim=data.turns == "each").turn() for i in turns]
     render_conversation(tokenizer, chat)  # a system prompt that is not rendered is an error
     return [attrs.evolve(turn, prompt=turn.prompt.removeprefix(bos)) for turn in found]
+
+
+def trained_turns(chat: Chat) -> list[int]:
+    """Return the indices of the messages that are trained on: the assistant's, but for those with a weight of 0.
+
+    Raises:
+        DataError: there is none, or a message has another weight than 0 and 1.
+    """
+    begin = bool(chat.system_prompt)
+    turns = [
+        i
+        for i, message in enumerate(chat.messages)
+        if i >= chat.first and is_trained(message, f"{chat.where}: message {i - begin} ({message['role']})")
+    ]
+    if turns:
+        return turns
+    if any(message["role"] == "assistant" for message in chat.messages[chat.first :]):
+        raise DataError(
+            f"{chat.where}: every message of the assistant has one of {', '.join(TRAIN_KEYS)} that is 0 or false, so "
+            "there is nothing to learn; remove the row"
+        )
+    roles = ", ".join(repr(message["role"]) for message in chat.messages)
+    raise DataError(f"{chat.where}: no message has the role 'assistant' (roles: {roles}), so there is nothing to learn")
 
 
 class _Message:
@@ -89,10 +107,10 @@ class _Message:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: Chat, i: int, *, verbatim: bool) -> None:
         self.tokenizer, self.chat, self.verbatim = tokenizer, chat, verbatim
         self.is_marked = tokenizer.is_fast and bool(_MARKED_TEMPLATE.search(template_of(tokenizer, chat.where)))
-        *self.before, self.message = (without_none(message) for message in chat.messages[: i + 1])
+        *self.before, self.message = (dict(message) for message in chat.messages[: i + 1])
         self.name = f"{chat.where}: message {i - bool(chat.system_prompt)} (assistant)"
         self.calls: Sequence[Mapping[str, Any]] = self.message.get("tool_calls") or ()
-        if not self.calls and not any(text.strip() for key in TEXTS for text in _texts(self.message.get(key))):
+        if not self.calls and not any(text.strip() for key in TEXTS for text in texts_of(self.message.get(key))):
             raise DataError(
                 f"{self.name}: 'content' is {shorten(self.message.get('content'))}, so there is nothing to learn; "
                 "write the answer, or remove the message"
@@ -143,7 +161,7 @@ class _Message:
         for call, end in zip(self.calls, names, strict=True):
             if str(_function_of(call).get("name")) not in marked or not _is_inside(end, places):
                 self._refuse("tool_calls", marked)
-        answers = (text.rpartition("</think>")[2] for text in _texts(self.message.get("content")))
+        answers = (text.rpartition("</think>")[2] for text in texts_of(self.message.get("content")))
         if not marked or not all(_squash(text) in _squash(marked) for text in answers):
             self._refuse("content", marked)
         return RenderedTurn(self.name, prompt, self.plain[start:], tuple(places), is_marked=True)
@@ -205,7 +223,7 @@ class _Message:
         whole = head + _squash(plain[start:])
         for key in TEXTS:
             rest = whole
-            for text in filter(None, map(_squash, _texts(self.message.get(key)))):
+            for text in filter(None, map(_squash, texts_of(self.message.get(key)))):
                 end = rest.rfind(text) + len(text)
                 if end <= max(len(head), len(text) - 1):
                     return key
@@ -215,7 +233,7 @@ class _Message:
         return None
 
     def _refuse(self, key: str, rendered: str) -> None:
-        text = "".join(_texts(self.message.get(key)))
+        text = "".join(texts_of(self.message.get(key)))
         lost = self.calls if key == "tool_calls" else _without_rendered(text, rendered) or text
         hint = "set data.turns=each, which puts a content that is a text in its place whole, with its thinking; or "
         hint = hint if key == "content" and not (self.verbatim or self.is_marked) else ""
@@ -278,7 +296,7 @@ def _insert(content: str, mark: str) -> str:
     return text + mark + content[len(text) :]
 
 
-def _texts(value: object) -> list[str]:
+def texts_of(value: object) -> list[str]:
     """Return the texts of a message's content: the string itself, or those of its parts."""
     if isinstance(value, str):
         return [value]

@@ -12,7 +12,14 @@ from rlcore.safe_text import shorten
 from rlcore.types import Sample, is_conversation, stack_groups, stack_samples  # noqa: F401  two by their old place
 from rlcore_transformers.data.chat import Chat, make_chat, template_variables
 from rlcore_transformers.data.limits import truncated_prompt
-from rlcore_transformers.data.rows import PROMPT_KEYS, load_rows, refuse_empty
+from rlcore_transformers.data.rows import (
+    PROMPT_KEYS,
+    TEMPLATE_KEYS,
+    load_rows,
+    name_unread,
+    refuse_empty,
+    refuse_messages,
+)
 from rlcore_transformers.data.tokens import (
     encode,
     encode_continuations,
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
 OUTPUT_KEYS = ("output", "completion", "response")
+OF_REWARDS = ("reward",)
+"""Keys of rows that `rewards` reads, which may be the same file."""
 OTHER_FORMS = {"chosen": "preferences", "chosen_ids": "preferences", "completions": "answers in steps"}
 """Key of rows that are no demonstrations → what they are."""
 FORMS = (
@@ -39,11 +48,12 @@ FORMS = (
 
 @attrs.frozen
 class _Draft:
-    """A parsed row: pieces of text, or a conversation."""
+    """A parsed row: pieces of text, or a conversation, and the keys of the row that were read."""
 
     texts: tuple[str, ...] = ()
     chosen: tuple[bool, ...] = ()
     chat: Chat | None = None
+    read: tuple[str, ...] = ()
 
     def beginnings(self, *, outputs: bool) -> set[int]:
         """Return which pieces are tokenised as beginnings of a text.
@@ -81,6 +91,7 @@ def build_samples(
     if not rows:
         raise DataError(f"{what} is empty; at least one sample is needed")
     drafts = [_read(row, data, f"{what}[{i}]") for i, row in enumerate(rows)]
+    name_unread(rows, [(*draft.read, *OF_REWARDS) for draft in drafts], tokenizer, what)
     samples = []
     for i, (whole, chosen) in _tokenise(tokenizer, drafts, data, what):
         where, start = f"{what}[{i}]", chosen.index(True) if True in chosen else 0
@@ -123,22 +134,30 @@ def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draf
     prompt_column = data.prompt_column
     outputs = [key for key in OUTPUT_KEYS if row.get(key) is not None]
     if row.get(prompt_column) is not None and len(outputs) == 1:
+        read = (prompt_column, outputs[0])
         prompt, output = row[prompt_column], row[outputs[0]]
         if isinstance(prompt, str) and isinstance(output, str):
-            return _read_turns((prompt, output), where)
+            return attrs.evolve(_read_turns((prompt, output), where), read=read)
         if is_conversation(prompt) and is_conversation(output):
-            variables = template_variables(row, where)
-            return _Draft(chat=make_chat(where, [*prompt, *output], data, first=len(prompt), template=variables))
-        refuse_empty(row, (prompt_column, outputs[0]), where)
+            chat = make_chat(
+                where, [*prompt, *output], data, first=len(prompt), template=template_variables(row, where)
+            )
+            return _Draft(chat=chat, read=(*read, *TEMPLATE_KEYS))
+        refuse_empty(row, read, where)
         raise DataError(
             f"{where}: '{prompt_column}' has the type {type(prompt).__name__}, and '{outputs[0]}' "
             f"{type(output).__name__}; both must be strings, or both lists of {{role, content}} messages"
         )
-    if is_conversation(row.get("messages")):
-        return _Draft(chat=make_chat(where, row["messages"], data, template=template_variables(row, where)))
+    messages: Any = row.get("messages")
+    if is_conversation(messages):
+        chat = make_chat(where, messages, data, template=template_variables(row, where))
+        return _Draft(chat=chat, read=("messages", *TEMPLATE_KEYS))
+    if isinstance(messages, list | tuple) and messages and all(isinstance(each, str) for each in messages):
+        return attrs.evolve(_read_turns(messages, where), read=("messages",))
     alone = not outputs and (prompt_column == "text" or row.get(prompt_column) is None)
     if isinstance(row.get("text"), str) and alone:
-        return _Draft(texts=(str(row["text"]),), chosen=(True,))
+        return _Draft(texts=(str(row["text"]),), chosen=(True,), read=("text",))
+    refuse_messages(row, "messages", where)
     for key, kind in OTHER_FORMS.items():
         if row.get(key) is not None:
             raise DataError(

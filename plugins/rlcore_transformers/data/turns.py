@@ -14,7 +14,7 @@ import attrs
 
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore_transformers.data.chat import Chat, check_roles
+from rlcore_transformers.data.chat import Chat, check_roles, fit_calls
 from rlcore_transformers.data.offsets import count_common, encode_places
 from rlcore_transformers.data.rendered_turns import RenderedTurn, find_turns
 from rlcore_transformers.data.tokens import encode, end_of_turn, eos_id, missing_opening, rendered_opening, special_ids
@@ -79,7 +79,7 @@ def _tokenise(
 ) -> Iterator[list[tuple[list[int], list[bool]]]]:
     for chat in chats:
         check_roles(tokenizer, chat)
-    found = [find_turns(tokenizer, chat, data) for chat in chats]
+    found = [find_turns(tokenizer, fit_calls(tokenizer, chat), data) for chat in chats]
     rows = _encode(tokenizer, [turn for turns in found for turn in turns], data)
     eos, special = eos_id(tokenizer, data.append_eos), special_ids(tokenizer)
     for turns in found:

@@ -1,0 +1,302 @@
+"""Messages as people publish them, in the form that chat templates read, and the keys of rows that nothing reads."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from rlcore.config.plain import from_json
+from rlcore.errors import DataError
+from rlcore.logging import get_logger
+from rlcore.safe_text import shorten
+from rlcore.types import is_conversation
+from rlcore_transformers.data.image_parts import is_image
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SPEAKERS: Mapping[str, str] = MappingProxyType(
+    {
+        "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
+        "bot": "assistant", "model": "assistant", "function_call": "assistant", "system": "system", "tool": "tool",
+        "observation": "tool", "function_response": "tool",
+    }
+)  # fmt: skip
+"""Roles of the speakers in conversations of ShareGPT."""
+CALLER = "function_call"
+"""Speaker of ShareGPT whose texts are calls of tools; also the key of a message's one call, an older one of OpenAI."""
+TRAIN_KEYS = ("weight", "loss_weight", "loss_scale", "loss", "train", "training", "trainable")
+"""Keys of a message whose value, 1 or 0, states whether it is trained on."""
+_MESSAGE_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id", *TRAIN_KEYS})
+_CALL_KEYS = frozenset({"id", "type", "index", "function", "name", "arguments"})
+_TEXT_TYPES = ("text", "input_text", "output_text")
+_TEXT_KEYS = ("text", "value", "content")
+_NUM_ROWS = 3
+"""Rows that a warning on a key lists."""
+_READ_KEY = re.compile(r"""[.'"](\w+)""")
+"""How a chat template writes the keys that it reads: `m.name`, `m['name']`, `'name' in m`."""
+_STREAMED = re.compile(r"\[(\d+):\]$")
+"""End of the name of rows of a stream: the index of the first one."""
+_named: WeakKeyDictionary[Any, set[tuple[str, ...]]] = WeakKeyDictionary()
+"""For each tokenizer, the keys of streamed rows that have been named."""
+
+
+def has_value(value: Any) -> bool:
+    """Return whether a value is there: not null, NaN (an empty cell of a DataFrame), or an empty text or container."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return False
+    return not (isinstance(value, str | list | tuple | Mapping) and len(value) == 0)
+
+
+def without_arrays(value: Any) -> Any:
+    """Return a value whose numpy arrays are lists, in which pandas returns the lists of a parquet file."""
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [without_arrays(each) for each in value]
+    return {key: without_arrays(each) for key, each in value.items()} if isinstance(value, Mapping) else value
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a value without the keys of mappings that are None, which Arrow adds where other rows have them."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def read_conversation(value: Any, where: str, *, is_text: bool = True) -> Any:
+    """Return a value whose messages have the form that chat templates read; anything else is returned as it is.
+
+    * A text that is a JSON list of messages becomes this list.
+    * Messages of ShareGPT, {from, value}, become {role, content}; a call of a tool becomes one of `tool_calls`.
+    * `text` and `value` of a message become its `content`, and those of its parts their `text`.
+
+    Args:
+        value: a conversation, one message of ShareGPT, or anything else.
+        where: name of the value in errors.
+        is_text: whether the value may be a text, which is then no JSON.
+
+    Raises:
+        DataError: a message of ShareGPT is malformed, or a text that must be a conversation is no JSON.
+    """
+    if isinstance(value, str):
+        value = _parse(value, where, is_text=is_text)
+    elif type(value).__module__ == "numpy" or (isinstance(value, list | tuple) and value and not _is_str(value[0])):
+        value = without_arrays(value) if _has_arrays(value) else value
+    if is_sharegpt(value):
+        return read_sharegpt(value, where)
+    return [_message(each, f"{where}[{i}]") for i, each in enumerate(value)] if is_conversation(value) else value
+
+
+def _is_str(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _has_arrays(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_arrays, value.values()))
+    return type(value).__module__ == "numpy" or (isinstance(value, list | tuple) and any(map(_has_arrays, value)))
+
+
+def _parse(text: str, where: str, *, is_text: bool) -> Any:
+    if is_text and not (text.lstrip().startswith("[") and ('"role"' in text or '"from"' in text)):
+        return text
+    try:
+        value = from_json(text)
+    except ValueError as error:
+        if is_text or not text.strip():
+            return text
+        raise DataError(
+            f"{where}: is {shorten(text)}, a text that is no JSON ({error}); it must be a list of {{role, content}} "
+            "messages, or one as JSON, as json.dumps writes it"
+        ) from error
+    return value if not is_text or is_conversation(value) or is_sharegpt(value) else text
+
+
+def is_sharegpt(value: Any) -> bool:
+    """Return whether a value is a conversation of {from, value}, or one such message."""
+    if isinstance(value, Mapping):
+        return "from" in value
+    return isinstance(value, (list, tuple)) and any(isinstance(each, Mapping) and "from" in each for each in value)
+
+
+def read_sharegpt(value: Any, where: str) -> list[dict[str, Any]]:
+    """Return a conversation of {from, value}, or one such message, as {role, content} messages.
+
+    Raises:
+        DataError: a message has another form, or an unknown speaker, or its call of a tool is no JSON.
+    """
+    messages = []
+    for i, each in enumerate([value] if isinstance(value, Mapping) else value):
+        if not isinstance(each, Mapping) or not isinstance(each.get("value"), str):
+            raise DataError(f"{where}[{i}]: is {shorten(each)}; a message of ShareGPT is {{from, value}}, with texts")
+        speaker = str(each.get("from"))
+        if speaker not in SPEAKERS:
+            raise DataError(f"{where}[{i}]: 'from' is {shorten(speaker)}; known speakers are {', '.join(SPEAKERS)}")
+        rest = {key: value for key, value in each.items() if key not in ("from", "value")}
+        said = (
+            {"content": "", "tool_calls": _read_calls(each["value"], f"{where}[{i}]")}
+            if speaker == CALLER else {"content": each["value"]}
+        )  # fmt: skip
+        messages.append({"role": SPEAKERS[speaker], **said, **rest})
+    return messages
+
+
+def _read_calls(text: str, where: str) -> list[dict[str, Any]]:
+    try:
+        found = from_json(text)
+    except ValueError:
+        found = None
+    calls = found if isinstance(found, list) else [found]
+    if not calls or not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):
+        raise DataError(
+            f"{where}: 'value' is {shorten(text)}; what the speaker {CALLER!r} says must be a call of a tool as JSON, "
+            "{name, arguments}, or a list of them"
+        )
+    return [{"type": "function", "function": {"arguments": {}, **call}} for call in calls]
+
+
+def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    made = dict(message)
+    if made.get("content") is None:
+        key = next((key for key in ("text", "value") if isinstance(made.get(key), str)), None)
+        made |= {"content": made.pop(key)} if key else {}
+    elif isinstance(made["content"], list | tuple):
+        made["content"] = [_part(part) for part in made["content"]]
+    if isinstance(made.get(CALLER), Mapping) and not made.get("tool_calls"):
+        made["tool_calls"] = [{"type": "function", "function": made.pop(CALLER)}]
+    calls = made.get("tool_calls")
+    if isinstance(calls, str):
+        try:
+            calls = made["tool_calls"] = from_json(calls) if calls.strip() else None
+        except ValueError as error:
+            raise DataError(f"{where}: 'tool_calls' is {shorten(calls)}, which is no JSON ({error})") from error
+    if has_value(calls) and not (isinstance(calls, list | tuple) and all(isinstance(call, Mapping) for call in calls)):
+        raise DataError(
+            f"{where}: 'tool_calls' is {shorten(calls)}; it must be a list of calls, "
+            "{type: function, function: {name, arguments}}"
+        )
+    return made
+
+
+def _part(part: Any) -> Any:
+    """Return a part of a content, whose text is under `text`."""
+    if not isinstance(part, Mapping) or part.get("type", "text") not in _TEXT_TYPES:
+        return part
+    key = next((key for key in _TEXT_KEYS if isinstance(part.get(key), str)), None)
+    if key is None or (key == "text" and part.get("type") in ("text", None)):
+        return part
+    return {
+        "type": "text",
+        "text": part[key],
+        **{k: each for k, each in part.items() if k not in ("type", key, "text")},
+    }
+
+
+def is_trained(message: Mapping[str, Any], where: str) -> bool:
+    """Return whether a message is trained on: the assistant's are, unless one of `TRAIN_KEYS` is 0 or false.
+
+    Raises:
+        DataError: a key has another value than 1 and 0, two contradict each other, or one is 1 in a message of another
+            role.
+    """
+    marks: dict[str, bool] = {}
+    for key in TRAIN_KEYS:
+        value = message.get(key)
+        if value is None:
+            continue
+        if not (isinstance(value, bool | int | float) and value in (0, 1)):
+            raise DataError(
+                f"{where}: '{key}' is {shorten(value)}; it must be 0 or false, which leave the message out of the "
+                "loss, or 1 or true: messages have no other weights, and sources of rows do (docs/data.md#mixtures)"
+            )
+        marks[key] = bool(value)
+    if len(set(marks.values())) > 1:
+        raise DataError(
+            f"{where}: {' and '.join(f'{key!r} is {message[key]}' for key in marks)}; leave one of them out"
+        )
+    is_assistant = message["role"] == "assistant"
+    if not is_assistant and any(marks.values()):
+        key = next(iter(marks))
+        raise DataError(
+            f"{where}: '{key}' is {message[key]} in a message of the role {shorten(message['role'])}, and only what "
+            "the assistant wrote is trained on; leave the key out"
+        )
+    return is_assistant and all(marks.values())
+
+
+class Unread:
+    """Keys of rows that nothing reads; a warning names each once, with the rows that have it.
+
+    Args:
+        tokenizer: the tokenizer, whose chat template reads those keys of messages that it names.
+        what: the option that holds the rows, for the warning.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, what: str) -> None:
+        self._tokenizer, self._what = tokenizer, what
+        self._found: dict[tuple[str, str], list[int]] = {}
+        self._words = frozenset(_READ_KEY.findall(source_of(tokenizer)))
+
+    def row(self, i: int, row: Mapping[str, Any], read: Iterable[str]) -> None:
+        """Note the keys of row number i that are not among `read`."""
+        known = set(read)
+        self._add("rows", [key for key in row if key not in known and has_value(row[key])], i)
+
+    def messages(self, i: int, value: Any) -> None:
+        """Note the keys of the messages of a value of row number i that neither rlcore nor the template reads."""
+        for message in value if self._words and is_conversation(value) else ():
+            known = _MESSAGE_KEYS | ({"name"} if message["role"] in ("tool", "function") else set())
+            self._note("messages", message, known, i)
+            for call in message.get("tool_calls") or ():
+                function = call.get("function")
+                self._note("tool calls", call, _CALL_KEYS, i)
+                self._note("tool calls", function if isinstance(function, Mapping) else {}, _CALL_KEYS, i)
+            content = message.get("content")
+            for part in content if isinstance(content, list | tuple) else ():
+                if isinstance(part, Mapping) and not is_image(part):
+                    self._note("parts of messages", part, {"type", "text"}, i)
+
+    def _note(self, place: str, given: Mapping[str, Any], known: Iterable[str], i: int) -> None:
+        self._add(place, [key for key in given if key not in {*known, *self._words} and has_value(given[key])], i)
+
+    def _add(self, place: str, keys: Sequence[Any], i: int) -> None:
+        for key in keys:
+            rows = self._found.setdefault((place, str(key)), [])
+            if rows[-1:] != [i]:
+                rows.append(i)
+
+    def warn(self, num_rows: int, advice: str) -> None:
+        """Log which keys are not read; of a stream, those that have not been named."""
+        streamed = _STREAMED.search(self._what)
+        first = int(streamed[1]) if streamed else 0
+        if streamed:
+            named, option = _named.setdefault(self._tokenizer, set()), _STREAMED.sub("", self._what)
+            found = {pair: rows for pair, rows in self._found.items() if (option, *pair) not in named}
+            named |= {(option, *pair) for pair in found}
+        else:
+            found, option = self._found, self._what
+        for place in dict.fromkeys(place for place, _ in found):
+            keys = {key: rows for (each, key), rows in found.items() if each == place}
+            shown = ", ".join(
+                f"{key!r} ({_rows(rows, first, 0 if streamed else num_rows)})" for key, rows in keys.items()
+            )
+            get_logger("data").warning(f"{option}: keys of {place} are not read: {shown}; {advice}")
+
+
+def _rows(rows: Sequence[int], first: int, num_rows: int) -> str:
+    if len(rows) == num_rows > 1:
+        return f"all {num_rows} rows"
+    listed = ", ".join(str(first + i) for i in rows[:_NUM_ROWS])
+    more = f" and {len(rows) - _NUM_ROWS} more" if len(rows) > _NUM_ROWS else ""
+    return f"{'row' if len(rows) == 1 else 'rows'} {listed}{more}"
+
+
+def source_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the text of a tokenizer's chat template or templates; empty if it has none."""
+    template: Any = tokenizer.chat_template
+    return "\n".join(map(str, template.values())) if isinstance(template, Mapping) else str(template or "")
