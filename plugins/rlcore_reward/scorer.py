@@ -26,7 +26,7 @@ from rlcore_transformers.models.policy_parts import check_vocabulary, prepare
 from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.speed import SpeedReport
 from rlcore_transformers.models.speed.activations import checkpoint_activations, fuse_activations, has_fused_activations
-from rlcore_transformers.models.tokenizers import load_tokenizer
+from rlcore_transformers.models.tokenizers import carry_special_tokens, load_tokenizer
 
 
 class ModelScorer(ModelLearner[SequenceClassifier]):
@@ -73,6 +73,7 @@ def build_sequence_scorer(
     spec = starting_point(spec, start, in_place=False)
     model = load_classifier(spec, config)
     loaded = load_tokenizer(spec, tokenizer, config)
+    carry_special_tokens(model, loaded, tokenizer)
     # The embeddings of a language model in memory are its caller's, perhaps tied to a head that would not grow.
     loaded = settle_padding(model, loaded, may_grow=not isinstance(spec, PreTrainedModel) or is_classifier(spec))
     check_vocabulary(model, loaded)

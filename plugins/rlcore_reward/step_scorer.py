@@ -19,7 +19,7 @@ from rlcore_transformers.models import loading
 from rlcore_transformers.models.policy_parts import check_vocabulary, prepare
 from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.speed.activations import checkpoint_activations
-from rlcore_transformers.models.tokenizers import load_tokenizer
+from rlcore_transformers.models.tokenizers import carry_special_tokens, load_tokenizer
 
 TOKENS = ClassifierKind(AutoModelForTokenClassification, "ForTokenClassification", 2, "token")
 """Two labels for each token: 1 at the end of a correct step, 0 at that of a wrong one."""
@@ -73,6 +73,7 @@ def build_step_scorer(
     model = load_classifier(spec, config, TOKENS)
     loaded = load_tokenizer(spec, tokenizer, config)
     check_vocabulary(model, loaded)
+    carry_special_tokens(model, loaded, tokenizer)
     prepare(model, config)
     if config.gradient_checkpointing:
         checkpoint_activations(model)

@@ -20,6 +20,7 @@ from rlcore_transformers.models.peft.adapters import find_adapters, keep_referen
 from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary, make_value, prepare
 from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.speed import SpeedReport
+from rlcore_transformers.models.tokenizers import carry_special_tokens
 from rlcore_vision.decoding import SeeingLayout
 from rlcore_vision.families import VISION_LANGUAGE
 from rlcore_vision.image_store import ImageStore
@@ -80,6 +81,7 @@ def build_vision_language(
     if isinstance(tokenizer, Seeing):
         require_same_images(spec, tokenizer.images.processor, config)
     check_vocabulary(model, seeing)
+    carry_special_tokens(model, seeing, tokenizer)
     reader = let_see(model, getattr(seeing, "images", None))
     prepare(model, config)
     thaw_adapter(model)

@@ -21,6 +21,8 @@ from rlcore_vision.tokenizer import make_blind, make_seeing
 log = get_logger("models")
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+PLACE_OPTIONS = ("path", "revision", "trust_remote_code")
+"""Options of a tokenizer that say where it is; all others change it."""
 
 
 def read_processor(spec: Any, given: object, config: VisionLanguageConfig, about: PreTrainedConfig) -> Any:
@@ -36,7 +38,12 @@ def read_processor(spec: Any, given: object, config: VisionLanguageConfig, about
         return make_blind(load_tokenizer(spec, processor, config))
     if not hasattr(processor, "image_processor") or not hasattr(processor, "image_token"):
         raise ModelError(f"tokenizer = {type(processor).__name__}: has no image processor; pass the model's processor")
-    plain = load_tokenizer(spec, processor.tokenizer, config)
+    stated = given if isinstance(given, Mapping) and set(given) - set(PLACE_OPTIONS) else {}
+    plain = load_tokenizer(spec, stated or processor.tokenizer, config)
+    if stated:
+        processor.tokenizer = plain  # which is saved with the processor
+    if stated.get("chat_template"):
+        processor.chat_template = plain.chat_template
     if not plain.chat_template and getattr(processor, "chat_template", None):
         plain.chat_template = processor.chat_template
     images = ImageStore(

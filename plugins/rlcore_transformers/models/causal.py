@@ -27,7 +27,7 @@ from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.speed import SpeedReport
 from rlcore_transformers.models.speed.frozen_trunk import make_trunk
 from rlcore_transformers.models.speed.packing import longest_packed
-from rlcore_transformers.models.tokenizers import load_tokenizer
+from rlcore_transformers.models.tokenizers import carry_special_tokens, load_tokenizer
 
 
 def build_causal_lm(
@@ -64,6 +64,7 @@ def build_causal_lm(
     model = loading.load_model(spec, config)
     loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
     check_vocabulary(model, loaded_tokenizer)
+    carry_special_tokens(model, loaded_tokenizer, tokenizer)
     if looks_ahead(model):
         raise ModelError(
             f"{type(model).__name__} lets tokens attend to later ones; causal_lm takes decoder-only models"

@@ -89,4 +89,7 @@ def whole_twin(model: PreTrainedModel, adapter: Path) -> PreTrainedModel:
         ) from error
     merged: PreTrainedModel = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
     merged.generation_config = model.generation_config
+    for name, value in model.config.to_dict().items():
+        if name.endswith("_token_id"):  # which the run's tokenizer may have changed
+            setattr(merged.config, name, value)
     return merged

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
@@ -61,6 +61,7 @@ def save_policy(
         (save_model or _save_model)(folder, module.model)
     else:
         adapters.save(folder)
+        _save_generation(folder, module.model)
     _save_beside(folder, module, tokenizer)
 
 
@@ -101,6 +102,14 @@ def save_start(folder: Path, module: Modelled, tokenizer: PreTrainedTokenizerBas
 def _save_model(folder: Path, model: PreTrainedModel) -> None:
     with quiet_transformers():
         model.save_pretrained(folder)
+
+
+def _save_generation(folder: Path, model: PreTrainedModel) -> None:
+    """Write how the model generates beside an adapter: the base model's configuration may end texts elsewhere."""
+    generation: GenerationConfig | None = getattr(model, "generation_config", None)  # which classifiers have not
+    if generation is not None:
+        with quiet_transformers():
+            generation.save_pretrained(folder)
 
 
 def _save_beside(folder: Path, module: Modelled, tokenizer: PreTrainedTokenizerBase) -> None:

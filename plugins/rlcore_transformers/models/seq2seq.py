@@ -25,7 +25,7 @@ from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary,
 from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.seq2seq_layout import Seq2SeqLayout
 from rlcore_transformers.models.speed import SpeedReport
-from rlcore_transformers.models.tokenizers import load_tokenizer
+from rlcore_transformers.models.tokenizers import carry_special_tokens, load_tokenizer
 
 
 def build_seq2seq_lm(
@@ -48,6 +48,7 @@ def build_seq2seq_lm(
     model = loading.load_model(spec, config, ENCODER_DECODER)
     loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
     check_vocabulary(model, loaded_tokenizer)
+    carry_special_tokens(model, loaded_tokenizer, tokenizer)
     prepare(model, config)
     critic = load_critic(model, config) if value_head and config.critic else None
     layout = _make_layout(model, loaded_tokenizer, config)

@@ -26,6 +26,8 @@ from rlcore_transformers.models.hub import base_of, first_line, quiet_transforme
 from rlcore_transformers.models.model_options import TokenizerConfig, TransformerConfig
 
 log = get_logger("models")
+SPECIAL = ("bos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+"""Special tokens, without EOS, whose ids a configuration may have."""
 _decode_each = decode.dispatch(object)
 
 
@@ -73,6 +75,54 @@ def load_tokenizer(
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def carry_special_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, given: object) -> None:
+    """Write the special tokens of a run's tokenizer into the configuration of its model and of its generation.
+
+    There `generate` and servers read them. The tokenizer's EOS, at which the run's sampling stops, comes before those
+    that are there: `eos_token_id: [new, old]`. Other tokens replace theirs, if the run's options state them or name
+    another tokenizer; a model's own tokenizer may differ from its configuration, and then both stay.
+
+    Args:
+        model: the model, whose configuration is changed.
+        tokenizer: the result of `load_tokenizer`.
+        given: what `load_tokenizer` made it of.
+    """
+    changed = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in _changed_tokens(tokenizer, given)}
+    configs: Any = {id(each): each for each in (model.config, model.config.get_text_config())}.values()
+    generation: Any = getattr(model, "generation_config", None)  # which classifiers have not
+    eos, is_new = tokenizer.eos_token_id, False
+    for config in [*configs, *([generation] if generation is not None else [])]:
+        has = config.to_dict()
+        for name, token in changed.items():
+            if name in has:
+                setattr(config, name, token)
+        own = has.get("eos_token_id")
+        ends = [] if own is None else list(own) if isinstance(own, (list, tuple)) else [own]
+        if eos is None or eos in ends:
+            continue
+        # Encoder-decoders that classify compare tokens with the one EOS of their configuration.
+        is_single = not ends or (model.config.is_encoder_decoder and config is not generation)
+        config.eos_token_id = eos if is_single else [eos, *ends]
+        is_new = True
+    if is_new:
+        log.info("EOS of the tokenizer is set in the model's configuration, at which others stop too", eos=[eos, *ends])
+
+
+def _changed_tokens(tokenizer: PreTrainedTokenizerBase, given: object) -> list[str]:
+    """Return the names of special tokens, but for EOS, that the run's options state, or that another tokenizer has."""
+    stated = unstructure(given) if isinstance(given, TokenizerConfig) else given
+    if isinstance(stated, Mapping):
+        names = [name for name in SPECIAL if stated.get(name) is not None]
+        is_other = bool(stated.get("path"))
+    else:
+        names, is_other = [], given is not None
+    if is_other:
+        pads_with_eos = tokenizer.pad_token_id == tokenizer.eos_token_id  # perhaps only since `load_tokenizer`
+        has = [name for name in SPECIAL if getattr(tokenizer, f"{name}_id") is not None]
+        names += [name for name in has if name not in names and not (name == "pad_token" and pads_with_eos)]
+    return names
 
 
 def _options(spec: Any, given: Any, config: TransformerConfig | None) -> TokenizerConfig:

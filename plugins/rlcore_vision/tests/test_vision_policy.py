@@ -210,6 +210,22 @@ def test_a_saved_policy_is_a_model_and_a_processor_of_transformers(family: str, 
         torch.testing.assert_close(again.score(answered(again, prompts_of(again))).logprobs, expected)
 
 
+@pytest.mark.slow
+def test_options_of_the_tokenizer_are_those_of_the_processor_that_is_saved(tmp_path: Path) -> None:
+    policy, _ = policy_of("llava")
+    policy.save_pretrained(tmp_path / "model")
+    ended = policy.eos_token_ids
+    stated = {"eos_token": "red", "chat_template": "{{ messages[0].content }} blue"}
+    changed = build_vision_language(str(tmp_path / "model"), VisionLanguageConfig(), tokenizer=stated)
+    red = changed.tokenizer.convert_tokens_to_ids("red")
+    changed.export(tmp_path / "changed")
+    assert changed.eos_token_ids == (red, *ended)
+    assert AutoModelForImageTextToText.from_pretrained(tmp_path / "changed").generation_config.eos_token_id[0] == red
+    saved = AutoProcessor.from_pretrained(tmp_path / "changed")
+    assert saved.tokenizer.eos_token == "red"
+    assert saved.apply_chat_template([{"role": "user", "content": "a"}]) == "a blue"
+
+
 def test_a_sequence_cut_within_an_image_is_refused() -> None:
     policy, _ = policy_of("llava")
     (prompt,) = prompts_of(policy, [{"prompt": "red", "images": [picture(1)]}])
