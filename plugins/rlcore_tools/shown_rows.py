@@ -14,6 +14,7 @@ from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore.types import Prompt, Sample, is_conversation, sequences_of
 from rlcore_transformers.data.chat import SYSTEM_ROLES
+from rlcore_transformers.data.messages import is_trained
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.rows import ANSWERS, load_rows
 from rlcore_transformers.data.samples import OUTPUT_KEYS
@@ -123,7 +124,7 @@ def show_rows(
 def _raw_rows(source: Any, name: str, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[Any]:
     answers = () if name.endswith("prompts") else (*OUTPUT_KEYS, *ANSWERS)
     try:
-        return load_rows(source, tokenizer, data, name, answers=answers)
+        return load_rows(source, tokenizer, data, name, answers=answers, names_unread=False)
     except DataError:  # a pipeline of another package may read another form
         return []
 
@@ -166,7 +167,7 @@ def _parts(row: Any, data: DataConfig) -> list[_Written | None]:
 def _turns(
     messages: Sequence[Mapping[str, Any]], first: int, data: DataConfig, variables: Mapping[str, Any]
 ) -> list[_Written | None]:
-    turns = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= first]
+    turns = [i for i, message in enumerate(messages) if i >= first and is_trained(message, "")]
     if data.turns == "each":
         return [_Written(messages[:i] or None, messages[: i + 1], variables) for i in turns]
     return [_Written(messages[: turns[0]] or None if turns else None, messages, variables)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -32,13 +32,13 @@ CALLER = "function_call"
 TRAIN_KEYS = ("weight", "loss_weight", "loss_scale", "loss", "train", "training", "trainable")
 """Keys of a message whose value, 1 or 0, states whether it is trained on."""
 _MESSAGE_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id", *TRAIN_KEYS})
+_RESULT_KEYS = _MESSAGE_KEYS | {"name"}
+_PART_KEYS = frozenset({"type", "text"})
 _CALL_KEYS = frozenset({"id", "type", "index", "function", "name", "arguments"})
 _TEXT_TYPES = ("text", "input_text", "output_text")
 _TEXT_KEYS = ("text", "value", "content")
 _NUM_ROWS = 3
 """Rows that a warning on a key lists."""
-_READ_KEY = re.compile(r"""[.'"](\w+)""")
-"""How a chat template writes the keys that it reads: `m.name`, `m['name']`, `'name' in m`."""
 _STREAMED = re.compile(r"\[(\d+):\]$")
 """End of the name of rows of a stream: the index of the first one."""
 _named: WeakKeyDictionary[Any, set[tuple[str, ...]]] = WeakKeyDictionary()
@@ -233,45 +233,49 @@ class Unread:
     """Keys of rows that nothing reads; a warning names each once, with the rows that have it.
 
     Args:
-        tokenizer: the tokenizer, whose chat template reads those keys of messages that it names.
+        tokenizer: the tokenizer, whose chat template may read further keys of messages.
         what: the option that holds the rows, for the warning.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, what: str) -> None:
         self._tokenizer, self._what = tokenizer, what
         self._found: dict[tuple[str, str], list[int]] = {}
-        self._words = frozenset(_READ_KEY.findall(source_of(tokenizer)))
+        self._is_chat = bool(tokenizer.chat_template)
+        self._trials: dict[tuple[str, str], list[bool]] = {}
 
-    def row(self, i: int, row: Mapping[str, Any], read: Iterable[str]) -> None:
+    def row(self, i: int, row: Mapping[str, Any], read: Collection[str]) -> None:
         """Note the keys of row number i that are not among `read`."""
-        known = set(read)
-        self._add("rows", [key for key in row if key not in known and has_value(row[key])], i)
+        for key in row:
+            if key not in read and has_value(row[key]):
+                self._add("rows", str(key), i)
 
-    def messages(self, i: int, value: Any) -> None:
-        """Note the keys of the messages of a value of row number i that neither rlcore nor the template reads."""
-        for message in value if self._words and is_conversation(value) else ():
-            known = _MESSAGE_KEYS | ({"name"} if message["role"] in ("tool", "function") else set())
-            self._note("messages", message, known, i)
-            for call in message.get("tool_calls") or ():
-                function = call.get("function")
-                self._note("tool calls", call, _CALL_KEYS, i)
-                self._note("tool calls", function if isinstance(function, Mapping) else {}, _CALL_KEYS, i)
-            content = message.get("content")
-            for part in content if isinstance(content, list | tuple) else ():
-                if isinstance(part, Mapping) and not is_image(part):
-                    self._note("parts of messages", part, {"type", "text"}, i)
+    def messages(self, i: int, value: Any, render: Callable[[Any], str | None]) -> None:
+        """Note the keys of the messages of a value of row number i that neither rlcore nor the template reads.
 
-    def _note(self, place: str, given: Mapping[str, Any], known: Iterable[str], i: int) -> None:
-        self._add(place, [key for key in given if key not in {*known, *self._words} and has_value(given[key])], i)
+        A key is not read by the template if messages are rendered alike without it, in the first rows that have it.
 
-    def _add(self, place: str, keys: Sequence[Any], i: int) -> None:
-        for key in keys:
-            rows = self._found.setdefault((place, str(key)), [])
-            if rows[-1:] != [i]:
-                rows.append(i)
+        Args:
+            i: number of the row.
+            value: a conversation, or anything else.
+            render: returns the rendering of messages, or None where the template refuses them.
+        """
+        for place, key in dict.fromkeys(_unknown_keys(value)) if self._is_chat and is_conversation(value) else ():
+            trials = self._trials.setdefault((place, key), [])
+            if len(trials) < _NUM_ROWS and not any(trials):
+                whole = render(value)
+                trials.append(whole is None or whole != render(_without_key(value, place, key)))
+            self._add(place, key, i)
+
+    def _add(self, place: str, key: str, i: int) -> None:
+        rows = self._found.setdefault((place, key), [])
+        if rows[-1:] != [i]:
+            rows.append(i)
 
     def warn(self, num_rows: int, advice: str) -> None:
         """Log which keys are not read; of a stream, those that have not been named."""
+        for pair, trials in self._trials.items():
+            if any(trials):
+                self._found.pop(pair, None)
         streamed = _STREAMED.search(self._what)
         first = int(streamed[1]) if streamed else 0
         if streamed:
@@ -286,6 +290,41 @@ class Unread:
                 f"{key!r} ({_rows(rows, first, 0 if streamed else num_rows)})" for key, rows in keys.items()
             )
             get_logger("data").warning(f"{option}: keys of {place} are not read: {shown}; {advice}")
+
+
+def _unknown_keys(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield where a key is that rlcore does not read, and the key: in messages, their parts, and calls of tools."""
+
+    def of(place: str, given: Any, known: Collection[str]) -> Iterator[tuple[str, str]]:
+        yield from ((place, key) for key in given if key not in known and has_value(given[key]))
+
+    for message in messages:
+        yield from of("messages", message, _RESULT_KEYS if message["role"] in ("tool", "function") else _MESSAGE_KEYS)
+        for call in message.get("tool_calls") or ():
+            function = call.get("function")
+            yield from of("tool calls", call, _CALL_KEYS)
+            yield from of("tool calls", function if isinstance(function, Mapping) else {}, _CALL_KEYS)
+        content = message.get("content")
+        for part in content if isinstance(content, list | tuple) else ():
+            if isinstance(part, Mapping) and not is_image(part):
+                yield from of("parts of messages", part, _PART_KEYS)
+
+
+def _without_key(messages: Iterable[Mapping[str, Any]], place: str, name: str) -> list[dict[str, Any]]:
+    """Return messages without a key at the given place."""
+
+    def without(each: Any) -> Any:
+        if not isinstance(each, Mapping):
+            return each
+        return {key: without(value) if key == "function" else value for key, value in each.items() if key != name}
+
+    if place == "messages":
+        return [without(message) for message in messages]
+    at = "tool_calls" if place == "tool calls" else "content"
+    return [
+        {**each, at: list(map(without, each[at]))} if isinstance(each.get(at), list | tuple) else dict(each)
+        for each in messages
+    ]
 
 
 def _rows(rows: Sequence[int], first: int, num_rows: int) -> str:

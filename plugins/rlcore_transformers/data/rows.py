@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from rlcore.config.plain import from_json
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import is_conversation
-from rlcore_transformers.data.chat import SYSTEM_ROLES, template_variables
+from rlcore_transformers.data.chat import SYSTEM_ROLES, apply_template, fit_calls, make_chat, template_variables
 from rlcore_transformers.data.image_parts import IMAGE_COLUMNS, MEDIA_COLUMNS, MEDIA_TYPES, media_column, media_part
 from rlcore_transformers.data.messages import (
     Unread,
@@ -64,8 +64,9 @@ class RowReader(Protocol):
 
 
 def load_rows(
-    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, what: str, *, answers: Sequence[str] = ()
-) -> list[Any]:
+    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, what: str, *, answers: Sequence[str] = (),
+    names_unread: bool = True,
+) -> list[Any]:  # fmt: skip
     """Load the rows of a source, with the columns that `data.columns` renames, and known formats converted.
 
     * Messages have the form that chat templates read (`rlcore_transformers.data.messages.read_conversation`), also
@@ -86,6 +87,7 @@ def load_rows(
         data: the options.
         what: the option that holds the source, for errors.
         answers: the columns that hold answers to the prompt; none if the rows are prompts.
+        names_unread: whether to log keys that nothing reads, as for rows that have not been loaded before.
 
     Raises:
         DataError: the source cannot be read, no row has a renamed column, a row of a known format is malformed, or
@@ -100,19 +102,32 @@ def load_rows(
     unread = Unread(tokenizer, what)
     for i, row in enumerate(rows):
         read = _read_values(row, data.prompt_column, answers)
-        for value in read:
-            unread.messages(i, value)
+        for value in read if names_unread else ():
+            unread.messages(i, value, _renderer(tokenizer, row, data))
         if not isinstance(tokenizer, RowReader):
             _refuse_media(row, read, f"{what}[{i}]", MEDIA_COLUMNS)
         elif isinstance(row, Mapping):
             _refuse_media(row, (), f"{what}[{i}]", [name for name in MEDIA_COLUMNS if name not in IMAGE_COLUMNS])
         _refuse_unknown_parts(read, source_of(tokenizer), f"{what}[{i}]")
     unread.warn(len(rows), "neither rlcore nor the chat template reads them")
-    if not answers:
+    if names_unread and not answers:
         _name_parts(rows, reader.read_keys, tokenizer, data, what)
     if isinstance(tokenizer, RowReader):
         return [tokenizer.read_row(row, data.prompt_column, f"{what}[{i}]") for i, row in enumerate(rows)]
     return rows
+
+
+def _renderer(tokenizer: PreTrainedTokenizerBase, row: Any, data: DataConfig) -> Callable[[Any], str | None]:
+    """Return a function that renders the messages of a row, and returns None where the template refuses them."""
+
+    def render(messages: Any) -> str | None:
+        with suppress(DataError):
+            variables = template_variables(row, "") if isinstance(row, Mapping) else {}
+            chat = fit_calls(tokenizer, make_chat("", messages, data, template=variables))
+            return str(apply_template(tokenizer, chat))
+        return None
+
+    return render
 
 
 def name_unread(
