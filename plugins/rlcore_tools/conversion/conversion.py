@@ -42,6 +42,7 @@ class Conversion:
         notes: what was converted and must be checked.
         left: what could not be converted, and why.
         refused: values of a wrong type or range; with any, no configuration is written.
+        names: an argument's name in messages, where the file has another one than the table.
     """
 
     trainer: str
@@ -50,6 +51,7 @@ class Conversion:
     notes: list[str] = attrs.field(factory=list)
     left: list[str] = attrs.field(factory=list)
     refused: list[str] = attrs.field(factory=list)
+    names: dict[str, str] = attrs.field(factory=dict)
     _known: Collection[str] = attrs.field(factory=frozenset)
 
     def __attrs_post_init__(self) -> None:
@@ -69,6 +71,11 @@ class Conversion:
         for step in reversed(path.split(".")):
             value = {step: value}
         self.values = merge(self.values, value)
+
+    def put_each(self, options: Mapping[str, Any]) -> None:
+        """Set options by dotted path."""
+        for path, value in options.items():
+            self.put(path, value)
 
     def put_sampling(self, name: str, value: Any, *, source: str = "", section: str = "gen") -> None:
         """Set what replaces an argument of `generate` of transformers, or report why nothing does.
@@ -124,11 +131,11 @@ class Conversion:
 
     def leave(self, name: str, value: Any, reason: str) -> None:
         """Report an option that is not converted."""
-        self.left.append(f"{name} = {_shown(name, value)}: {reason}")
+        self.left.append(f"{self.names.get(name, name)} = {_shown(name, value)}: {reason}")
 
     def refuse(self, name: str, value: Any, allowed: str) -> None:
         """Report a value that neither library accepts."""
-        self.refused.append(f"{name} = {_shown(name, value)}: {allowed}")
+        self.refused.append(f"{self.names.get(name, name)} = {_shown(name, value)}: {allowed}")
 
     def convert(self, synonym: LibraryName | None, name: str, value: Any) -> None:
         """Set the option that replaces `name`, or report why it is not converted; null and unused switches ask nothing.
@@ -155,18 +162,14 @@ class Conversion:
         """Set the options of `paths`, or report that the value must be converted by hand."""
         key = str(value).lower() if isinstance(value, bool) or value is None else str(value)
         if key in synonym.values:
-            self._put_all(paths, synonym.values[key])
+            self.put_each(dict.fromkeys(paths, synonym.values[key]))
         elif synonym.negated:
-            self._put_all(paths, not value)
+            self.put_each(dict.fromkeys(paths, not value))
         elif synonym.same or not (synonym.values or synonym.how):
-            self._put_all(paths, value)
+            self.put_each(dict.fromkeys(paths, value))
         elif value is not False:
             reason = f"set {' and '.join(paths)} by hand{f': {synonym.how}' if synonym.how else ''}"
             self.leave(synonym.name, value, reason)
-
-    def _put_all(self, paths: tuple[str, ...], value: Any) -> None:
-        for path in paths:
-            self.put(path, value)
 
     def check(self, given: Mapping[str, Any], library: str) -> None:
         """Refuse values that are of another type or range than the options here, and report missing inputs.
@@ -188,11 +191,27 @@ class Conversion:
         for cls, values, path in sections:
             _, error = structure_valid(cls, values, path=path)
             for line in str(error).splitlines() if error is not None else ():
-                self.refused.append(f"{_source(line, given, library)}{line}")
+                self.refused.append(f"{self._source(line, given, library)}{line}")
+        if not isinstance(model.get("path"), str | None):
+            line = f"model.path = {_shown('path', model['path'])}: must be a text, the hub id or the folder of a model"
+            self.refused.append(f"{self._source('model.path', given, library)}{line}")
         if "path" not in model:
             self.notes.append("model.path: the file names no model")
         if not {"samples", "prompts"} & set(self.values.get("data", {})):
             self.notes.append("data: the file names no samples or prompts")
+
+    def _source(self, line: str, given: Mapping[str, Any], library: str) -> str:
+        """Return the beginning of the message on an option: the names in the converted file that set it."""
+        found = re.match(r"[\w.]+", line)
+        steps = found[0].split(".") if found else []
+        for end in range(len(steps), 1, -1):
+            path, known = ".".join(steps[:end]), synonyms(library)
+            names = [
+                name for name in given if name in known and any(path in paths for paths in known[name].alternatives)
+            ]
+            if names:
+                return "".join(f"{self.names.get(name, name)} = {_shown(name, given[name])}: " for name in names)
+        return ""
 
     def problem_of(self, path: str, value: Any) -> str:
         """Return why an option cannot have a value, as a line; nothing if it can."""
@@ -210,6 +229,8 @@ class Conversion:
         if self.refused:
             raise ConfigError("\n".join(self.refused))
         order = [name for name in SECTIONS if name in self.values]
+        if "path" in (model := self.values.get("model", {})):
+            self.values["model"] = {"path": model["path"], **model}
         sections = {name: self.values[name] for name in [*order, *(each for each in self.values if each not in order)]}
         lines = [f"Converted from {source} by `rlcore convert`."]
         lines += [f"Not converted: {line}" for line in self.left] + [f"Check: {line}" for line in self.notes]
@@ -236,35 +257,15 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in section.items() if name != "name"}
 
 
-def _source(line: str, given: Mapping[str, Any], library: str) -> str:
-    """Return the beginning of the message on an option: the names in the converted file that set it."""
-    found = re.match(r"[\w.]+", line)
-    steps = found[0].split(".") if found else []
-    for end in range(len(steps), 1, -1):
-        path = ".".join(steps[:end])
-        names = [
-            name
-            for name in given
-            if name in (known := synonyms(library)) and any(path in paths for paths in known[name].alternatives)
-        ]
-        if names:
-            return "".join(f"{name} = {_shown(name, given[name])}: " for name in names)
-    return ""
-
-
 def _compare(text: str, values: Mapping[str, Any]) -> None:
     """Read a configuration as a run would, and compare it with the values that it was written from.
 
     Raises:
-        ConfigError: the values differ, or the file cannot be written or read.
+        ConfigError: the values differ, or the file cannot be read.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "written.yaml"
-        try:
-            path.write_text(text, encoding="utf-8")
-        except UnicodeEncodeError as error:
-            broken = text[error.start : error.end].encode("unicode_escape").decode()
-            raise ConfigError(f"the file contains {broken}, half of a surrogate pair, which is no text") from error
+        path.write_text(text, encoding="utf-8")
         read = load_yaml(path)
     if not _equal(read, values):
         names = [name for name in values if not _equal(read.get(name), values[name])]

@@ -1,4 +1,4 @@
-"""The command `rlcore convert`: the configuration of a trlX or TRL run as a configuration file of rlcore."""
+"""The command `rlcore convert`: the configuration of a run of another library as a configuration file of rlcore."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
     """Add the arguments of `rlcore convert` to its parser, and return the function that runs it."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="YAML of trlX, a sweep of it too, or arguments of TRL")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="YAML of trlX, a sweep of it too, arguments of TRL, or a recipe"
+    )
     parser.add_argument("--trainer", help="trainer of a sweep or of TRL's arguments; needed if they fit several")
     parser.add_argument(
         "--processes", type=int, metavar="N", help="processes that the file was written for, by which its batch sizes "
@@ -54,13 +56,15 @@ def _conversion(parser: argparse.ArgumentParser, values: dict[str, Any], argumen
     """Convert the values of a file as those of the library and the trainer that they, or the command, name."""
     from rlcore.errors import ConfigError
     from rlcore.plugins.registry import all_registries
-    from rlcore_tools.conversion import trl_arguments, trlx_config, trlx_sweep
+    from rlcore_tools.conversion import recipes, trl_arguments, trlx_config, trlx_sweep
     from rlcore_tools.synonyms import component_names
 
     is_trlx = isinstance(values.get("train"), dict) and isinstance(values.get("method"), dict)
     is_sweep = trlx_sweep.is_sweep(values)
     library = trlx_config if is_trlx or is_sweep else trl_arguments
-    name = arguments.trainer or library.trainer_of(values)
+    other = None if library is trlx_config else recipes.library_of(values)
+    recipe = recipes.read_recipe(values, other) if other is not None else None
+    name = arguments.trainer or (recipe.trainer if recipe is not None else library.trainer_of(values))
     if name is None:
         parser.error(
             f"{arguments.file} fits several trainers: name one with --trainer ({', '.join(library.trainers())})"
@@ -77,10 +81,12 @@ def _conversion(parser: argparse.ArgumentParser, values: dict[str, Any], argumen
     if is_trlx:
         return trlx_config.convert_trlx(values, component.name, options, arguments.processes or 1)
     chosen = {} if arguments.processes is None else {"num_processes": arguments.processes}
-    conversion = trl_arguments.convert_trl({**values, **chosen}, component.name, options, method=short)
+    given = {**(values if recipe is None else recipe.arguments), **chosen}
+    conversion = trl_arguments.convert_trl(given, component.name, options, method=short, recipe=recipe)
+    whose = "TRL" if recipe is None else recipe.library
     if arguments.trainer is None:
         conversion.notes.insert(
-            0, f"trainer.name: the arguments are read as those of TRL's {name}; --trainer names another"
+            0, f"trainer.name: the arguments are read as those of {whose}'s {name}; --trainer names another"
         )
     return conversion
 
@@ -106,4 +112,21 @@ def _read(file: Path) -> dict[str, Any]:
             f"{file}: is a script, and arguments are read from a YAML or JSON file. TRL writes one: "
             "pathlib.Path('args.json').write_text(trainer.args.to_json_string())"
         )
-    return load_yaml(file)
+    values: dict[str, Any] = _join_pairs(load_yaml(file), file)
+    return values
+
+
+def _join_pairs(value: Any, file: Path) -> Any:
+    """Return a value with its texts joined where JSON escapes a character, such as an emoji, as two surrogates."""
+    from rlcore.errors import ConfigError
+
+    if isinstance(value, dict):
+        return {_join_pairs(key, file): _join_pairs(part, file) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_join_pairs(part, file) for part in value]
+    if not isinstance(value, str) or value.isascii():
+        return value
+    try:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: {value!r:.60}: has half of a surrogate pair, which is no text") from error

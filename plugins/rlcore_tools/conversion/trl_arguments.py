@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from rlcore_tools.conversion.conversion import Conversion
+from rlcore_tools.conversion.recipes import Recipe
 from rlcore_tools.conversion.trl_data import convert_data, convert_trained_tokens
 from rlcore_tools.conversion.trl_rounds import convert_batch, convert_length
 from rlcore_tools.conversion.trl_rules import (
@@ -65,12 +66,28 @@ def trainers() -> list[str]:
     return sorted(_data_of("trainers"))
 
 
-def _renamed(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with TRL 1.16's names; an earlier name beside the present one is left for the report."""
-    return {
-        new if (new := RENAMED.get(name, name)) == name or new not in arguments else name: value
-        for name, value in arguments.items()
-    }
+def _renamed(arguments: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Return the arguments with TRL 1.16's names, and note the file's; an earlier name beside the present one stays."""
+    found = {}
+    for name, value in arguments.items():
+        new = RENAMED.get(name, name)
+        new = name if new in arguments else new
+        if new != name:
+            names[new] = names.get(name, name)
+        found[new] = value
+    return found
+
+
+def _start(conversion: Conversion, recipe: Recipe | None) -> None:
+    """Set and report what no argument of TRL stands for in the recipe of another library, if there is one."""
+    if recipe is None:
+        return
+    conversion.put_each(recipe.options)
+    conversion.names |= recipe.names
+    for name, value, reason in recipe.left:
+        conversion.leave(name, value, reason)
+    if recipe.defaults:
+        conversion.notes.append(f"defaults of {recipe.library} are written for {', '.join(sorted(recipe.defaults))}")
 
 
 def trainer_of(arguments: Mapping[str, Any]) -> str | None:
@@ -79,6 +96,8 @@ def trainer_of(arguments: Mapping[str, Any]) -> str | None:
     losses = arguments.get("loss_type") or []
     names = [str(loss) for loss in (losses if isinstance(losses, list) else [losses])]
     found |= {trainer for trainer, known in _data_of("losses").items() if any(name in known for name in names)}
+    if "ppo" in found:
+        found.discard("online_dpo")  # both name a reward model by its path
     if "dpo" in found:
         found.discard("orpo")  # older versions of DPOConfig have a padding_value too
     if "distillation" in found and ("sft" in found or any(name in arguments for name in OF_GKD)):
@@ -87,7 +106,13 @@ def trainer_of(arguments: Mapping[str, Any]) -> str | None:
     return derived or (found.pop() if len(found) == 1 else None)
 
 
-def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, method: str = "") -> Conversion:
+def convert_trl(
+    arguments: Mapping[str, Any],
+    trainer: str,
+    options: type,
+    method: str = "",
+    recipe: Recipe | None = None,
+) -> Conversion:
     """Convert the arguments of one of TRL's trainers.
 
     Args:
@@ -96,12 +121,15 @@ def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, metho
         options: class of its options.
         method: what TRL has another trainer for, and the trainer here options: `kto`, `cpo`, `orpo`,
             `rloo` and `distillation`.
+        recipe: the recipe of another library that the arguments are from.
     """
     if method == "distill_prompts" and trainer_of(arguments) == "distillation":
         method = "distillation"
     conversion = Conversion(trainer, options)
+    _start(conversion, recipe)
     defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
-    arguments = read_values(_renamed(arguments), defaults)
+    arguments = _renamed(arguments, conversion.names)
+    arguments = read_values(arguments, defaults, conversion.names)
     if method == "rloo":
         convert_rloo(conversion, arguments)
     own = _data_of("unused_by").get(method or trainer, {})
@@ -188,8 +216,8 @@ def _files(conversion: Conversion, given: dict[str, Any]) -> None:
         path = PurePath(str(folder))
         conversion.put("run.root", str(path.parent))
         conversion.put("run.name", path.name)
-        if (name := given.pop("run_name", None)) not in (None, folder):
-            conversion.leave("run_name", name, "the run's folder has the name of output_dir")
+        if given.get("run_name") in (folder, path.name):
+            given.pop("run_name")
     _loggers(conversion, given)
     _hub(conversion, given)
     resume = given.get("resume_from_checkpoint")
@@ -224,8 +252,22 @@ def _loggers(conversion: Conversion, given: dict[str, Any]) -> None:
                 conversion.leave(
                     theirs[ours], value, f"it belongs to the logger {logger}, which report_to does not name"
                 )
+    _name_runs(conversion, given, loggers)
     if loggers or console != "console":
         conversion.put("loggers", [console, *loggers])
+
+
+def _name_runs(conversion: Conversion, given: dict[str, Any], loggers: list[Any]) -> None:
+    """Convert the name of a run, which is that of its folder if there is no output_dir, else that in its loggers."""
+    if given.get("run_name") is None or "name" not in conversion.values.get("run", {}):
+        return
+    name = given.pop("run_name")
+    for i, logger in enumerate(loggers):
+        options = logger if isinstance(logger, dict) else {"name": logger}
+        if options["name"] in ("wandb", "trackio", "mlflow"):
+            loggers[i] = {**options, "run_name": name}
+    if not any(isinstance(logger, dict) and "run_name" in logger for logger in loggers):
+        conversion.leave("run_name", name, "the run's folder has the name of output_dir")
 
 
 def _hub(conversion: Conversion, given: dict[str, Any]) -> None:
@@ -274,7 +316,7 @@ def _adapter(conversion: Conversion, given: dict[str, Any]) -> None:
     if given.get("lora_task_type") in ("SEQ_CLS", "TOKEN_CLS"):  # of reward models, which are built as such
         given.pop("lora_task_type")
     if given.pop("use_peft", False):
-        used = {name: value for name, value in options.items() if value not in (None, False)}
+        used = {name: value for name, value in options.items() if value is not None and value is not False}
         conversion.put("model.peft", {"type": "lora", "r": 16, "lora_alpha": 32, "lora_dropout": 0.05, **used})
     else:
         for name, value in options.items():

@@ -86,7 +86,9 @@ def convert_length(conversion: Conversion, given: dict[str, Any]) -> None:
     for name in ("warmup_ratio", "warmup_steps"):
         _warmup(conversion, name, given.pop(name, None) or 0, steps)
     for ours, name in (("eval", "eval"), ("checkpoint", "save")):
-        _cadence(conversion, ours, given.pop(f"{name}_strategy", None), given.pop(f"{name}_steps", None), rounds)
+        _cadence(
+            conversion, (ours, name), given.pop(f"{name}_strategy", None), given.pop(f"{name}_steps", None), rounds
+        )
     if rounds > 1:
         conversion.notes.append(f"steps are rounds of {rounds} optimizer steps; counts of steps are divided by it")
 
@@ -98,15 +100,16 @@ def _warmup(conversion: Conversion, name: str, value: float, steps: int) -> None
         conversion.put("trainer.optimizer.warmup_steps", math.ceil(value * steps) if value < 1 else int(value))
 
 
-def _cadence(conversion: Conversion, section: str, strategy: Any, every: float | None, rounds: int) -> None:
-    """Convert when evaluations are made, or checkpoints written."""
+def _cadence(conversion: Conversion, names: tuple[str, str], strategy: Any, every: float | None, rounds: int) -> None:
+    """Convert when evaluations are made, or checkpoints written: `names` are those of the section, here and in TRL."""
+    section, theirs = names
     if str(strategy) == "no":
         conversion.put(f"{section}.at_end", False)
     elif str(strategy) == "epoch":
-        conversion.leave(f"{section} strategy", strategy, f"set {section}.every to the number of steps of an epoch")
+        conversion.leave(f"{theirs}_strategy", strategy, f"set {section}.every to the number of steps of an epoch")
     elif every and every < 1:
-        conversion.leave(f"{section} steps", every, f"set {section}.every to this share of all steps")
+        conversion.leave(f"{theirs}_steps", every, f"set {section}.every to this share of all steps")
     elif every:
         conversion.put(f"{section}.every", math.ceil(every / rounds))
     elif strategy is not None:
-        conversion.leave(f"{section} strategy", strategy, f"set {section}.every by hand")
+        conversion.leave(f"{theirs}_strategy", strategy, f"set {section}.every by hand")

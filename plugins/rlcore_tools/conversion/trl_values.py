@@ -44,8 +44,13 @@ YAML_1_1 = {"true": True, "false": False, "yes": True, "no": False, "on": True, 
 """Texts that are switches to TRL's parser, or to the YAML that it reads."""
 
 
-def read_values(arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def read_values(arguments: Mapping[str, Any], defaults: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments with numbers and switches where TRL's parser reads them from texts, such as "5e-7".
+
+    Args:
+        arguments: by TRL's names.
+        defaults: TRL's defaults.
+        names: the name in the converted file of each argument that has another one there, for messages.
 
     Raises:
         ConfigError: one line for each argument whose value has another type or range than TRL's.
@@ -61,8 +66,9 @@ def read_values(arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
             found[name] = int(value)
         if found[name] is not None and (allowed := _problem(name, found[name], kinds)):
             default = known.get(name)
-            shown = "" if default in (None, "") or isinstance(default, bool | Enum) else f", as in {name}: {default}"
-            errors.append(f"{name} = {value!r:.60}: must be {allowed}{shown}")
+            theirs = names.get(name, name)
+            shown = "" if default in (None, "") or isinstance(default, bool | Enum) else f", as in {theirs}: {default}"
+            errors.append(f"{theirs} = {value!r:.60}: must be {allowed}{shown}")
     if errors:
         raise ConfigError("\n".join(errors))
     return found

@@ -9,6 +9,7 @@ import pytest
 
 from rlcore.errors import RewardError
 from rlcore.rewards import Rewards
+from rlcore.rewards.combine import call_metric
 from rlcore.settings import DataConfig
 from rlcore.types import Prompt
 from rlcore_testing.small import make_tokenizer
@@ -44,8 +45,7 @@ def test_a_reward_function_may_ask_for_the_conversation_with_the_answer() -> Non
 def test_prompts_keep_their_messages_and_every_column_reaches_the_function() -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    rows = [{"prompt": CHAT, "answer": "yes", "messages": "a column of the data set"}]
-    prompts = build_prompts(rows, tokenizer, DataConfig(), max_length=0)
+    prompts = build_prompts([{"prompt": CHAT, "answer": "yes"}], tokenizer, DataConfig(), max_length=0)
     assert prompts[0].messages == CHAT
 
     def reward(messages: list[Any], answer: list[str], **columns: Any) -> list[float]:
@@ -55,11 +55,66 @@ def test_prompts_keep_their_messages_and_every_column_reaches_the_function() -> 
     assert score(reward, prompts, ["yes"]) == [1.0]
 
 
+def named(messages: list[Any]) -> list[float]:
+    return [0.0] * len(messages)
+
+
+def of_trl(completions: list[str]) -> list[float]:
+    return [0.0] * len(completions)
+
+
+def of_ids(completion_ids: list[Any]) -> list[float]:
+    return [0.0] * len(completion_ids)
+
+
+def of_all(prompts: list[Any], completions: list[str], **kwargs: Any) -> list[float]:
+    return [0.0] * len(completions)
+
+
+def with_state(completions: list[str], trainer_state: Any = None) -> list[float]:
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("function", "column", "said"),
+    [
+        (named, "messages", r"'named' \(batch of 1\) takes 'messages', which is an argument of its own .* rename the"),
+        (of_trl, "completions", r"'of_trl' .* of which 'completions' is an argument, and the prompts have a column"),
+        (of_trl, "completion_ids", "of which 'completion_ids' is an argument"),
+        (of_ids, "completion_ids", "of which 'completion_ids' is an argument"),
+        (of_ids, "completions", "of which 'completions' is an argument"),
+        (of_all, "trainer_state", "of which 'trainer_state' is an argument"),
+        (with_state, "trainer_state", r"of which 'trainer_state' is an argument.*rename the column \(data.columns\)"),
+        (trl_reward(of_ids), "completions", "of which 'completions' is an argument"),
+    ],
+)
+def test_a_column_that_would_hide_what_a_function_should_get_is_refused(function: Any, column: str, said: str) -> None:
+    """`samples` and `outputs` are refused when the prompts are read, whatever the functions take."""
+    prompts = [Prompt("a", (), {column: "a value of the data set"})]
+    with pytest.raises(RewardError, match=said):
+        score(function, prompts, ["yes"])
+    with pytest.raises(RewardError, match=said):
+        call_metric(function, prompts, ["yes"], None, output_tokens=[[1]])
+
+
+def test_a_column_that_a_function_receives_under_no_name_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def takes_all(outputs: list[str], **kwargs: Any) -> list[float]:
+        assert kwargs["messages"] == [None]
+        return [1.0]
+
+    prompts = [Prompt("a", (), {"messages": "a value of the data set", "answer": "b"})]
+    assert [score(takes_all, prompts, ["yes"]) for _ in range(2)] == [[1.0], [1.0]]
+    said = capsys.readouterr().err
+    assert said.count("functions do not receive them") == 1
+    assert "columns=['messages']" in said
+    assert "function=takes_all" in said
+
+
 def accuracy_reward(completions: Any, solution: list[str], **kwargs: Any) -> list[float | None]:
     """Score as TRL's examples do: by the content of the first message, None where it does not apply."""
     kwargs["log_metric"]("accuracy", 1.0)
     kwargs["log_extra"]("column", [])
-    assert kwargs["trainer_state"] is None
+    assert kwargs.get("trainer_state") is None
     assert "samples" not in kwargs
     contents = [completion[0]["content"] for completion in completions]
     return [None if wanted == "" else float(text == wanted) for text, wanted in zip(contents, solution, strict=True)]
