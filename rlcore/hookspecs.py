@@ -329,10 +329,10 @@ def adapt_reward_arguments(
 ) -> Mapping[str, Any] | None:
     """Return the arguments in the form of another library, for a function that is written for it, or None.
 
-    Called for reward and metric functions that name a parameter which is no argument, until a plugin has a result.
+    Called for each call of a reward or metric function, until a plugin has a result.
 
     Args:
-        parameters: those in the function's signature.
+        parameters: those in the function's signature, without those that `functools.partial` has bound.
         arguments: what a function of a run may take, by name, such as `outputs` and the prompts' columns.
 
     Returns:

@@ -87,10 +87,10 @@ def find_uploader() -> Uploader:
 def adapt_reward_arguments(
     parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """Return the arguments of TRL for a function that names `completions`."""
-    from rlcore_tools.trl_functions import is_of_trl, trl_arguments
+    """Return the arguments of TRL for a function that names one of them."""
+    from rlcore_tools.trl_functions import adapted
 
-    return trl_arguments(arguments) if is_of_trl(parameters, arguments) else None
+    return adapted(parameters, arguments)
 
 
 @hookimpl(trylast=True)  # so that another package's takes precedence

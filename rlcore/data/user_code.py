@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -77,11 +78,27 @@ def same_defaults() -> Iterator[list[str]]:
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a function by name; None if it has no signature, as some of C extensions."""
+    """Return the parameters of a function by name; None if it has no signature, as some of C extensions.
+
+    A module of torch has those of its `forward`. Arguments that a `functools.partial` has bound are left out.
+    """
+    inner, bound = function, bound_names(function)
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(inner, torch.nn.Module):
+        given = function.args if isinstance(function, functools.partial) else ()
+        function = functools.partial(inner.forward, *given)
     try:
-        return inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
     except (ValueError, TypeError):
         return None
+    return {name: each for name, each in parameters.items() if name not in bound}
+
+
+def bound_names(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the arguments that a `functools.partial` has bound by name."""
+    return frozenset(function.keywords) if isinstance(function, functools.partial) else frozenset()
 
 
 def list_names(names: Iterable[Any]) -> str:

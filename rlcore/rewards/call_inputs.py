@@ -11,12 +11,20 @@ from typing import Any, NoReturn
 import attrs
 from torch import Tensor
 
-from rlcore.data.user_code import parameters_of
+from rlcore.data.user_code import bound_names, parameters_of
 from rlcore.errors import DataError, RewardError
+from rlcore.logging import get_logger
 from rlcore.plugins.fence import first_result
 from rlcore.types import RESERVED_COLUMNS, Prompt
 
-_ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")
+log = get_logger("rewards")
+
+_OF_OUTPUTS = ("completion", "completions", "response", "responses", "response_str", "solution_str", "predict_str")
+_OF_TOKENS = ("completion_ids", "completion_tokens", "response_ids", "response_tokens", "output_ids", "token_ids")
+_ALIASES = dict.fromkeys(_OF_OUTPUTS, "outputs") | dict.fromkeys(_OF_TOKENS, "output_tokens")
+"""Names that other libraries have for an argument."""
+_LOGGED = set[tuple[str, str]]()
+"""Functions and the columns of which it was logged that they do not receive them."""
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _BY_POSITION = ("samples", "prompts", "outputs")
 
@@ -31,7 +39,8 @@ class UserFunction:
         call: the function itself.
         weight: factor of a reward in the total.
         timeout_s: seconds that one call may take; None: any number.
-        parameters: those of its signature, by name; None if it has none.
+        parameters: those of its signature, by name, without those that `functools.partial` has bound; None if it has
+            no signature.
     """
 
     kind: str
@@ -61,6 +70,7 @@ class CallInputs:
         where: "step 3", for messages.
         by_position: names of the arguments that positional-only parameters receive, in their order; the first is also
             passed to a first parameter of any name.
+        hidden: columns that have the name of another argument, such as `messages`, and that no function receives.
     """
 
     arguments: Mapping[str, Any]
@@ -68,6 +78,7 @@ class CallInputs:
     batch_size: int
     where: str
     by_position: Sequence[str] = _BY_POSITION
+    hidden: Sequence[str] = ()
 
     @property
     def size(self) -> int:
@@ -113,7 +124,8 @@ class CallInputs:
         if output_tokens is not None:
             arguments["output_tokens"] = [list(tokens) for tokens in output_tokens]
         arguments |= {name: [values[row] for row in indices] for name, values in further.items()}
-        return cls(_with_columns(arguments, every, prompts, RESERVED_COLUMNS), indices, len(every), where)
+        whole, hidden = _with_columns(arguments, every, prompts, RESERVED_COLUMNS)
+        return cls(whole, indices, len(every), where, hidden=hidden)
 
     @classmethod
     def about(cls, prompts: Sequence[Prompt], outputs: Mapping[str, Any], where: str) -> CallInputs:
@@ -129,8 +141,8 @@ class CallInputs:
         """
         order = (*outputs, "prompts")
         arguments = {**outputs, "prompts": [prompt.text for prompt in prompts]}
-        arguments = _with_columns(arguments, prompts, prompts, (*RESERVED_COLUMNS, *outputs))
-        return cls(arguments, range(len(prompts)), len(prompts), where, order)
+        arguments, hidden = _with_columns(arguments, prompts, prompts, (*RESERVED_COLUMNS, *outputs))
+        return cls(arguments, range(len(prompts)), len(prompts), where, order, hidden)
 
     @property
     def num_actions(self) -> list[int]:
@@ -154,16 +166,19 @@ class CallInputs:
         """Return the positional and the named arguments that the signature of a function names, as copies.
 
         Raises:
-            RewardError: the function requires an argument that does not exist.
+            RewardError: the function requires an argument that does not exist, or one that has the name of a column.
         """
         arguments = {name: _copied(value) for name, value in self.arguments.items()}
         first = self.by_position[0]
         if function.parameters is None:
             return [arguments[first]], {}
         parameters = list(function.parameters.values())
-        if any(p.name not in arguments for p in parameters if p.kind in _NAMED):
+        try:
             adapted = first_result("adapt_reward_arguments", parameters=parameters, arguments=arguments)
-            arguments = arguments if adapted is None else adapted
+        except RewardError as error:
+            self.fail(function, str(error))
+        self._check_hidden(function, parameters)
+        arguments = arguments if adapted is None else adapted
         by_position = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
         args = [arguments[name] for name in self.by_position[: len(by_position)]]
         by_name = [p for p in parameters if p.kind in _NAMED]
@@ -184,14 +199,31 @@ class CallInputs:
             hint = f"did you mean '{near}'? Known" if near else "known"
             self.fail(function, f"has an unknown parameter '{name}'; {hint} parameters: {', '.join(arguments)}")
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
-            return args, {name: value for name, value in arguments.items() if name not in {p.name for p in by_position}}
+            without = {p.name for p in by_position} | bound_names(function.call)
+            return args, {name: value for name, value in arguments.items() if name not in without}
         return args, {p.name: arguments[p.name] for p in by_name if p.name in arguments}
+
+    def _check_hidden(self, function: UserFunction, parameters: Sequence[inspect.Parameter]) -> None:
+        """Refuse a column that hides an argument which the function names; one that it might expect is logged once."""
+        if asked := [p.name for p in parameters if p.kind in _NAMED and p.name in self.hidden]:
+            self.fail(
+                function,
+                f"takes '{asked[0]}', which is an argument of its own ({', '.join(self.arguments)}), and the prompts "
+                "have a column of this name; rename the column (data.columns), or leave it out",
+            )
+        new = [name for name in self.hidden if (str(function), name) not in _LOGGED]
+        if new and any(p.kind is p.VAR_KEYWORD for p in parameters):
+            _LOGGED.update((str(function), name) for name in new)
+            log.warning(
+                "columns of the prompts have the names of other arguments, and functions do not receive them; rename "
+                "them (data.columns)", columns=new, function=function.name,
+            )  # fmt: skip
 
 
 def _with_columns(
     arguments: dict[str, Any], every: Sequence[Prompt], prompts: Sequence[Prompt], reserved: Sequence[str]
-) -> dict[str, Any]:
-    """Return the arguments with the columns of `prompts`; those that any of `every` prompt has."""
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the arguments with the columns that any of `every` prompt has, and those that other arguments hide."""
     names = list(dict.fromkeys(name for prompt in every for name in prompt.columns))
     if clash := [name for name in names if name in reserved]:
         raise DataError(
@@ -199,7 +231,8 @@ def _with_columns(
             f"({', '.join(reserved)}); rename the column"
         )
     columns = [name for name in names if name not in arguments]  # `messages` is the conversation
-    return arguments | {name: [prompt.columns.get(name) for prompt in prompts] for name in columns}
+    hidden = [name for name in names if name in arguments]
+    return arguments | {name: [prompt.columns.get(name) for prompt in prompts] for name in columns}, hidden
 
 
 def answered(prompt: Prompt, output: str) -> list[dict[str, Any]] | None:

@@ -213,6 +213,7 @@ def call_metric(
     *,
     where: str = "",
     timeout_s: float | None = None,
+    output_tokens: Sequence[Sequence[int]] | None = None,
     rows: Sequence[int] | None = None,
     further: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> dict[str, list[float | None]]:
@@ -225,6 +226,7 @@ def call_metric(
         tokenizer: passed to a function that takes it.
         where: the place in the run, for messages.
         timeout_s: seconds that the call may take; None: any number.
+        output_tokens: the chosen ids of each output, EOS included; None if they are not known.
         rows: indices of the K prompts in the call; all B by default.
         further: B values of each further argument, such as the `turns` of episodes.
 
@@ -234,7 +236,8 @@ def call_metric(
     Raises:
         RewardError: the function raised, or did not return a mapping from names to B numbers.
     """
-    return _measure(metric_fn, CallInputs.of(prompts, outputs, tokenizer, where, rows=rows, further=further), timeout_s)
+    inputs = CallInputs.of(prompts, outputs, tokenizer, where, output_tokens=output_tokens, rows=rows, further=further)
+    return _measure(metric_fn, inputs, timeout_s)
 
 
 def call_metric_on(

@@ -76,7 +76,7 @@ def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> No
 def _check(function: UserFunction, rows: tuple[list[Prompt], bool], what: str, *, is_called: bool) -> None:
     prompts, is_text = rows
     outputs = list(ANSWERS[: len(prompts)])
-    tokens = [[0] * len(output.split()) for output in outputs] if function.kind == "reward" else None
+    tokens = [[0] * len(output.split()) for output in outputs]
     where = f"before the run, with {what}"
     inputs = CallInputs.of(prompts, outputs, None, where, output_tokens=tokens)
     inputs.arguments_of(function)
@@ -139,8 +139,11 @@ def _assigns_nothing(function: types.FunctionType) -> bool:
 
 
 def _referenced(function: types.FunctionType) -> Iterator[Any]:
-    """Yield the values from outside that a function refers to: globals, those of enclosing functions, defaults."""
-    for code in _codes(function.__code__):
+    """Yield the values from outside that a function refers to: globals, those of enclosing functions, defaults.
+
+    Globals of rlcore's packages, which adapt functions of other libraries, change no result.
+    """
+    for code in () if function.__module__.startswith("rlcore") else _codes(function.__code__):
         yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is empty
@@ -161,7 +164,7 @@ def _names(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
     parameters = list((parameters_of(function) or {}).values())
     if any(each.name in arguments for each in parameters):
         return True
-    known = {"outputs", "messages", "completions", "output_tokens"}
+    known = {"outputs", "messages", "completions", "completion_ids", "output_tokens"}
     first = parameters[0] if parameters else None
     if (
         "samples" in arguments

@@ -212,8 +212,10 @@ def _measured(
     rows = [i for i, failure in enumerate(failures) if not failure]
     if run.data.metric_fn is None or not rows:
         return {}
+    tokens = batch.action_tokens
     found = call_metric(
         run.data.metric_fn, prompts, [outputs[row] for row in rows], run.learner.tokenizer, where=where, rows=rows,
+        output_tokens=[tokens[row] for row in rows],
         timeout_s=run.config.run.reward_timeout_s, further=batch.arguments if isinstance(batch, Episodes) else {},
     )  # fmt: skip
     by_row = {name: dict(zip(rows, values, strict=True)) for name, values in found.items()}

@@ -201,7 +201,7 @@ def test_the_trial_call_for_conversations_passes_their_messages_only(tmp_path: P
 
 def test_a_reward_function_with_the_signature_of_trl_is_adapted_automatically() -> None:
     def accuracy(completions: list[Any], prompts: list[Any], answer: list[str], **rest: Any) -> list[float]:
-        assert {"completion_ids", "trainer_state", "log_metric"} <= rest.keys()
+        assert {"completion_ids", "log_metric", "log_extra"} == rest.keys()
         assert not {"samples", "outputs", "messages", "tokenizer"} & rest.keys()
         texts = [each if isinstance(each, str) else each[0]["content"] for each in completions]
         return [
