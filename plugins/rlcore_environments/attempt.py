@@ -12,6 +12,7 @@ from rlcore.logging import get_logger
 from rlcore.protocols import Turn
 from rlcore_environments.calls import CallTooLate, finished
 from rlcore_environments.factory import Factory, check_environment
+from rlcore_environments.worker import OwnThread
 
 log = get_logger("environments")
 
@@ -21,15 +22,19 @@ class EpisodeOver(RLCoreError, RuntimeError):
 
 
 class Attempt:
-    """Makes, resets and steps an environment in threads of calls, any of which may be given up.
+    """Makes, resets and steps an environment in one thread, any call of which may be given up.
 
     Args:
         factory: makes the environment.
+
+    Attributes:
+        thread: the thread of its calls; None if environments are in another process.
     """
 
     def __init__(self, factory: Factory) -> None:
         self._factory, self._lock, self._is_over = factory, threading.Lock(), False
         self._environment: Any = None
+        self.thread = None if factory.is_remote else OwnThread("rlcore-environment")
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Any:
         """Make the environment, and return its first messages; if the attempt is over by then, close what was made."""
@@ -62,11 +67,15 @@ class Attempt:
         return made.step(turn)
 
     def end(self) -> Callable[[], Any] | None:
-        """End the attempt, and return what closes its environment, if there is something to close."""
+        """End the attempt, and return what closes its environment; without that, the thread ends too."""
         with self._lock:
             made, self._environment, self._is_over = self._environment, None, True
-        close = getattr(made, "close", None)
-        return close if callable(close) else None
+        close: Callable[[], Any] | None = getattr(made, "close", None)
+        if callable(close):
+            return close
+        if self.thread is not None:
+            self.thread.end()
+        return None
 
 
 def warn_unclosed(error: BaseException) -> None:

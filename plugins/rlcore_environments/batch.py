@@ -78,10 +78,11 @@ def _numbers(episode: Episode, counted: Iterable[str], *, has_tools: bool) -> di
 
 
 def _arguments(episodes: Sequence[Episode], about: Callable[[Episode], dict[str, Any]]) -> dict[str, list[Any]]:
-    transcripts = [[*_asked(episode), *episode.messages] for episode in episodes]
-    plain = ("role", "content", "name", "tool_calls", "tool_call_id")
+    asked = [_plain(e.prompt.messages or [{"role": "user", "content": e.prompt.text}]) for e in episodes]
+    said = [_plain(episode.messages) for episode in episodes]
     return {
-        "messages": [[{k: v for k, v in each.items() if k in plain} for each in rows] for rows in transcripts],
+        "messages": [[*before, *after] for before, after in zip(asked, said, strict=True)],
+        "prompt_messages": asked,
         "turns": [[turn.text for turn in episode.turns] for episode in episodes],
         "transcript": [transcript_of(episode, about(episode)) for episode in episodes],
         "info": [{**episode.values, **episode.info, "end": episode.end} for episode in episodes],
@@ -92,9 +93,10 @@ def _arguments(episodes: Sequence[Episode], about: Callable[[Episode], dict[str,
     }
 
 
-def _asked(episode: Episode) -> list[dict[str, Any]]:
-    prompt = episode.prompt
-    return [dict(each) for each in prompt.messages or [{"role": "user", "content": prompt.text}]]
+def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages as reward functions receive them."""
+    names = ("role", "content", "name", "tool_calls", "tool_call_id")
+    return [{name: value for name, value in each.items() if name in names} for each in messages]
 
 
 def _about(tools: Sequence[Any], *, records_tokens: bool) -> Callable[[Episode], dict[str, Any]]:

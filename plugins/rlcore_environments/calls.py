@@ -1,4 +1,4 @@
-"""Bounded, timed calls of environments, in threads of their own; coroutines run on one event loop."""
+"""Bounded, timed calls of environments, those of an episode in one thread; coroutines run on one event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from rlcore.components import describe_error
+from rlcore.errors import ConfigError
 from rlcore.rewards.calls import end_with_interpreter
+from rlcore_environments.worker import OwnThread
 
 POLL_S = 0.05
 """The longest wait for a call whose turn may come at any moment."""
@@ -22,6 +24,10 @@ LOOK_S = 1.0
 """The longest wait of all; where a wait cannot be interrupted, Ctrl-C is handled between two of them."""
 REMOTE_MARGIN_S = 1.0
 """What a call may take here beyond its limit in another process, before its episode fails."""
+MAIN = "data.episodes.thread=main"
+"""The option with which all calls run in the main thread."""
+_OF_THREADS = ("main thread", "SQLite objects created in a thread", "_thread._local", "no current event loop in thread")
+"""What errors of code contain that depends on the thread in which it runs."""
 _running, _watching = threading.local(), threading.Lock()
 
 
@@ -30,10 +36,18 @@ class CallTooLate(Exception):
 
 
 class Pending:
-    """A call that was started, and may wait for its turn."""
+    """A call that was started, and may wait for its turn.
 
-    def __init__(self, calls: Calls, function: Callable[[], Any]) -> None:
+    Args:
+        calls: what started it.
+        function: what is called.
+        thread: that of its episode; None for a thread that ends with the call.
+        is_last: whether the thread ends with it.
+    """
+
+    def __init__(self, calls: Calls, function: Callable[[], Any], thread: OwnThread | None, *, is_last: bool) -> None:
         self.function, self.deadline, self.settled = function, 0.0, threading.Event()
+        self.thread, self.is_last = thread or OwnThread("rlcore-environment"), is_last or thread is None
         self.task: Future[Any] | None = None
         self._calls, self._found = calls, None
         self._error: BaseException | None = None
@@ -61,23 +75,39 @@ class Pending:
 
 
 class Calls:
-    """Starts calls, of which at most `limit` run at a time, in as many threads.
+    """Starts calls, of which at most `limit` run at a time, each in a thread.
 
     The time of a call counts from its beginning, not from the reading of its result. A call that is too late no longer
-    counts, and its thread is replaced: whoever starts a call or waits for one looks for late ones.
+    counts, and the thread of its episode is replaced: whoever starts a call or waits for one looks for late ones.
 
     Args:
         limit: most calls at a time.
         timeout_s: seconds that a call may take.
+        in_main: run every call at once, in the main thread and without a limit, before `start` returns.
     """
 
-    def __init__(self, limit: int, timeout_s: float) -> None:
-        self.limit, self.timeout_s = limit, timeout_s
+    def __init__(self, limit: int, timeout_s: float, *, in_main: bool = False) -> None:
+        self.limit, self.timeout_s, self.in_main = limit, timeout_s, in_main
         self._lock, self._waiting, self._begun = threading.Lock(), deque[Pending](), dict[Pending, threading.Thread]()
 
-    def start(self, function: Callable[..., Any], *args: Any, **named: Any) -> Pending:
-        """Start a call in a thread; what it returns is awaited if it is a coroutine."""
-        call = Pending(self, functools.partial(function, *args, **named))
+    def start(
+        self, function: Callable[..., Any], *args: Any, thread: OwnThread | None = None, is_last: bool = False
+    ) -> Pending:
+        """Start a call; what it returns is awaited if it is a coroutine.
+
+        Args:
+            function: what is called.
+            args: its arguments.
+            thread: that of the episode; None for a thread that ends with the call.
+            is_last: end the thread after the call.
+
+        Raises:
+            ConfigError: calls run in the main thread, and this is another one.
+        """
+        call = Pending(self, functools.partial(function, *args), thread, is_last=is_last)
+        if self.in_main:
+            self._run_here(call)
+            return call
         with self._lock:
             self._waiting.append(call)
         self.expire()
@@ -91,15 +121,12 @@ class Calls:
                 del self._begun[call]
                 if call.task is not None:
                     call.task.cancel()
+                call.thread.replace()
                 _watch(thread)
                 call.settle(
                     error=CallTooLate(f"did not return within data.episodes.timeout_s = {self.timeout_s:g} seconds")
                 )
-            while self._waiting and len(self._begun) < self.limit:
-                call = self._waiting.popleft()
-                thread = threading.Thread(target=self._work, args=(call,), name="rlcore-environment", daemon=True)
-                self._begin(call, thread)
-                thread.start()
+            self._begin_waiting()
             next_end = min((call.deadline for call in self._begun), default=now + POLL_S)
             return min(max(next_end - now, 0.0), LOOK_S)
 
@@ -108,22 +135,64 @@ class Calls:
         with self._lock:
             call.deadline = max(call.deadline, time.monotonic() + seconds)
 
-    def _begin(self, call: Pending, thread: threading.Thread) -> None:
-        self._begun[call], call.deadline = thread, time.monotonic() + self.timeout_s
+    def _begin_waiting(self) -> None:
+        """Let calls begin as long as fewer than `limit` run; the caller holds the lock."""
+        while self._waiting and len(self._begun) < self.limit:
+            call = self._waiting.popleft()
+            call.deadline = time.monotonic() + self.timeout_s
+            try:
+                self._begun[call] = call.thread.start(functools.partial(self._work, call))
+            except RuntimeError as error:  # there are as many threads as the system allows
+                call.settle(error=error)
 
-    def _work(self, first: Pending) -> None:
-        """Run a call, and then those that wait, until none is left or the thread has been replaced."""
-        call: Pending | None = first
-        while call is not None:
-            _running.allow = functools.partial(self.allow, call)
-            outcome = _outcome(call)
-            with self._lock:
-                if self._begun.pop(call, None) is None:  # it was too late
-                    return
-                call.settle(*outcome)
-                call = self._waiting.popleft() if self._waiting else None
-                if call is not None:
-                    self._begin(call, threading.current_thread())
+    def _work(self, call: Pending, release: Callable[[], None]) -> None:
+        """Run a call in its thread, and let the next one begin."""
+        _running.allow = functools.partial(self.allow, call)
+        outcome = _outcome(call)
+        with self._lock:
+            release()
+            if self._begun.pop(call, None) is None:  # it was too late
+                return
+            call.settle(*outcome)
+            if call.is_last:
+                call.thread.end()
+            self._begin_waiting()
+
+    def _run_here(self, call: Pending) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise ConfigError(
+                f"{MAIN}: episodes of this run are sampled in another thread, such as by an asynchronous sampler; "
+                "leave it out, or set data.episodes.isolate=process, whose process has a main thread of its own"
+            )
+        runs_inline(True)
+        try:
+            found, error = _outcome(call)
+        finally:
+            runs_inline(False)
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        call.settle(found, error)
+
+
+def runs_inline(value: bool | None = None) -> bool:
+    """Return whether the call that runs in this thread runs in the main one by choice, so that tools run in it too.
+
+    Args:
+        value: what to return from now on in this thread; None to change nothing.
+    """
+    if value is not None:
+        _running.inline = value
+    return bool(getattr(_running, "inline", False))
+
+
+def thread_advice(text: str) -> str:
+    """Return what helps against an error that code raises because of the thread it runs in; empty for others."""
+    if not any(mark in text for mark in _OF_THREADS):
+        return ""
+    return (
+        "; each episode has a thread of its own, in which make, reset, step and close run, and its tools in another: "
+        f"create there what belongs to a thread, or set {MAIN}"
+    )
 
 
 def allow_more(seconds: float) -> None:

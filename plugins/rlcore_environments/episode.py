@@ -13,7 +13,7 @@ from rlcore.protocols import Turn
 from rlcore.safe_text import shorten
 from rlcore.types import Prompt
 from rlcore_environments.answers import LARGEST_REWARD, Answer, BadAnswer, to_metric
-from rlcore_environments.calls import CallTooLate
+from rlcore_environments.calls import CallTooLate, thread_advice
 from rlcore_environments.process import ProcessDied, RemoteError
 from rlcore_environments.worker import place_of
 
@@ -28,6 +28,8 @@ TOKENS = "tokens"
 ENDS = (DONE, TRUNCATED, MAX_TURNS, MAX_NEW_TOKENS, CONTEXT, FAILED)
 SUCCESS = "episode/success"
 """The metric of `info["success"]`."""
+OF_EPISODES = {"success": SUCCESS, "tool_errors": "episode/tool_errors"}
+"""Keys of `info` that have the same meaning for every environment → their metrics."""
 
 
 @attrs.define(eq=False)
@@ -138,7 +140,8 @@ class Episode:
             if name:
                 self.by_name[name] = self.by_name.get(name, 0.0) + reward
         self.info, self.stop = {**self.info, **answer.info}, answer.stop
-        self.end = DONE if answer.done else TRUNCATED if answer.truncated else ""
+        was_cut = self.turns[-1].truncated  # the policy would have gone on, whatever the environment made of it
+        self.end = DONE if answer.done and not was_cut else TRUNCATED if answer.done or answer.truncated else ""
 
     def add_reply(self, messages: Sequence[dict[str, Any]], tokens: Sequence[int], text: str) -> None:
         """Append what the environment says; no token of it is chosen."""
@@ -159,13 +162,14 @@ class Episode:
         if isinstance(error, BadAnswer):
             self.fail(str(error))
         elif isinstance(error, RemoteError):
-            self.fail(f"the environment raised {error}")
+            self.fail(f"the environment raised {error}{thread_advice(str(error))}")
         elif isinstance(error, ProcessDied):
             self.fail(f"the environment is gone: {error}")
         elif isinstance(error, CallTooLate):
             self.fail(f"the environment {error}")
         else:
-            self.fail(f"the environment raised {describe_error(error)}{place_of(error)}")
+            raised = describe_error(error)
+            self.fail(f"the environment raised {raised}{place_of(error)}{thread_advice(raised)}")
 
     @property
     def segments(self) -> list[list[int]]:
@@ -189,7 +193,7 @@ class Episode:
         failed = self.end == FAILED
         counted = {f"episode/{end}": float(self.end == end) for end in ENDS}
         own: dict[str, float | None] = {
-            SUCCESS if name == "success" else f"environment/{name}": number
+            OF_EPISODES.get(name, f"environment/{name}"): number
             for name, value in self.info.items()
             if (number := to_metric(value)) is not None
         }

@@ -49,6 +49,7 @@ class Factory:
         example_turns: texts with which episodes get somewhere, for previews and laws.
         shutdown: ends what all environments share.
         source: fingerprint of the source of an environment that only another process imports.
+        is_remote: whether environments are in another process, so that the thread of a call here does not matter.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Factory:
     reward_names: Sequence[str] = ()
     shutdown: Callable[[], Any] | None = None
     source: str = ""
+    is_remote: bool = False
 
 
 def factory_of(given: Any) -> Factory:

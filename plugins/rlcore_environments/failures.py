@@ -1,8 +1,10 @@
-"""Failed episodes of a round: how many there were, and their transcripts if they end the run."""
+"""Failed episodes of a round, with their transcripts if they end the run, and tools that nearly always fail."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +12,19 @@ from rlcore.errors import RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
 from rlcore.ranks import Ranks
+from rlcore.safe_text import shorten
 from rlcore_environments.batch import transcript_of
+from rlcore_environments.calls import thread_advice
 from rlcore_environments.episode import FAILED, Episode
 
 log = get_logger("environments")
 FILE = "failed_episodes.jsonl"
 """The file in a run's folder with the episodes because of which it ended, one line for each."""
+
+
+LEAST_CALLS, LARGEST_SHARE = 8, 0.9
+"""A tool nearly always fails if, of so many calls, a larger share has the same error."""
+_TOOL_ERROR = re.compile(r"error: (\S+) (raised \w+|did not return)")
 
 
 class EpisodesFailed(RLCoreError, RuntimeError):
@@ -90,6 +99,43 @@ class Failures:
         except OSError as error:
             return f"{path} could not be written ({error.strerror})"
         return str(path)
+
+
+class ToolErrors:
+    """Counts how the calls of each tool end, and warns once of a tool nearly all of whose calls raise alike.
+
+    Args:
+        name: the environment's name, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._warned = name, set[str]()
+        self._calls, self._errors = Counter[str](), dict[str, Counter[str]]()
+
+    def note(self, episodes: Sequence[Episode]) -> None:
+        """Count the results in the messages of episodes that are over."""
+        for message in (message for episode in episodes for message in episode.messages):
+            tool = message.get("name")
+            if not isinstance(tool, str) or message["role"] == "assistant" or tool in self._warned:
+                continue
+            self._calls[tool] += 1
+            found = _TOOL_ERROR.match(message["content"])
+            errors = self._errors.setdefault(tool, Counter())
+            if found is not None and found[1] == tool:
+                errors[found[2]] += 1
+                if errors[found[2]] > LARGEST_SHARE * self._calls[tool] and self._calls[tool] >= LEAST_CALLS:
+                    self._warn(tool, errors[found[2]], message["content"].removeprefix("error: "))
+        for tool in [tool for tool, count in self._calls.items() if count >= LEAST_CALLS]:  # so that later ones count
+            del self._calls[tool], self._errors[tool]
+
+    def _warn(self, tool: str, count: int, error: str) -> None:
+        self._warned.add(tool)
+        advice = thread_advice(error).removeprefix("; ")
+        log.warning(
+            "nearly all calls of a tool fail alike, and the policy reads the error as their result", tool=tool,
+            failed=count, of=self._calls[tool], error=shorten(error, 300), environment=self._name,
+            **({"remedy": advice} if advice else {}),
+        )  # fmt: skip
 
 
 def _row(episode: Episode) -> dict[str, Any]:

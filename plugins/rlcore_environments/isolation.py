@@ -8,7 +8,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
@@ -82,7 +82,14 @@ class RemoteEnvironment:
                 self._worker.close()
 
 
-def isolated_factory(environment: Any, python: str | None, *, one_each: bool, timeout_s: float = 60.0) -> Factory:
+def isolated_factory(
+    environment: Any,
+    python: str | None,
+    *,
+    one_each: bool,
+    timeout_s: float = 60.0,
+    thread: Literal["episode", "main"] = "episode",
+) -> Factory:
     """Return a factory of environments in processes.
 
     Args:
@@ -90,11 +97,12 @@ def isolated_factory(environment: Any, python: str | None, *, one_each: bool, ti
         python: the interpreter of the process; by default this one.
         one_each: a process for each episode.
         timeout_s: seconds that a call may take.
+        thread: the thread of the process in which calls run: one for each episode, or the main one.
 
     Raises:
         ConfigError: the environment cannot be sent to a process, or the process cannot load it.
     """
-    workers = Workers(_given(environment), python or sys.executable, timeout_s, one_each=one_each)
+    workers = Workers({**_given(environment), "thread": thread}, python or sys.executable, timeout_s, one_each=one_each)
     worker, _ = workers.get()
     about = worker.call("describe")
     check_tools(about["tools"])
@@ -112,10 +120,12 @@ def isolated_factory(environment: Any, python: str | None, *, one_each: bool, ti
         rows_of = own.__getitem__ if own else rows if about["wrong_rows"] else None
     else:
         rows_of = rows if about["has_rows"] else None
+    facts = stated({each: about[each] for each in STATED}, about["name"])
+    if thread == "main" and not one_each:  # calls that wait for others would be late
+        facts["concurrency"] = 1
     return Factory(
-        name=about["name"], make=lambda: RemoteEnvironment(workers), tools=about["tools"],
-        own_rows=rows_of, wrong_rows=about["wrong_rows"], shutdown=shutdown, source=about["source"],
-        **stated({each: about[each] for each in STATED}, about["name"]),
+        name=about["name"], make=lambda: RemoteEnvironment(workers), tools=about["tools"], is_remote=True,
+        own_rows=rows_of, wrong_rows=about["wrong_rows"], shutdown=shutdown, source=about["source"], **facts,
     )  # fmt: skip
 
 

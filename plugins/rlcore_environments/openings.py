@@ -12,7 +12,7 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_environments.answers import BadAnswer, read_messages
 from rlcore_environments.attempt import warn_unclosed
-from rlcore_environments.calls import Calls, CallTooLate, Pending, allow_more, finished
+from rlcore_environments.calls import Calls, CallTooLate, Pending, allow_more, finished, thread_advice
 from rlcore_environments.factory import Factory, check_environment
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.process import RemoteError
@@ -34,7 +34,7 @@ class Openings:
     @cached_property
     def _calls(self) -> Calls:
         limit = min(self._options.concurrency, self._factory.concurrency or self._options.concurrency)
-        return Calls(limit, self._options.timeout_s)
+        return Calls(limit, self._options.timeout_s, in_main=self._options.runs_in_main)
 
     def of(self, rows: Sequence[Mapping[str, Any]], column: str, what: str) -> list[list[dict[str, Any]]]:
         """Return the first messages of each row.
@@ -62,10 +62,14 @@ class Openings:
             except CallTooLate as error:
                 raise DataError(f"{where}: reset {error}") from None
             except RemoteError as error:
-                raise DataError(f"{where}: reset raised {error}; the row is {shorten(dict(row))}") from None
-            except Exception as error:
                 raise DataError(
-                    f"{where}: reset raised {describe_error(error)}{place_of(error)}; the row is {shorten(dict(row))}"
+                    f"{where}: reset raised {error}{thread_advice(str(error))}; the row is {shorten(dict(row))}"
+                ) from None
+            except Exception as error:
+                raised = describe_error(error)
+                raise DataError(
+                    f"{where}: reset raised {raised}{place_of(error)}{thread_advice(raised)}; the row is "
+                    f"{shorten(dict(row))}"
                 ) from error
             if not said and row.get(column) is None:
                 raise DataError(describe_silence(f"{what}[{i}]", self._factory.name, column))

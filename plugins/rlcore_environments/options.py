@@ -69,9 +69,20 @@ class EpisodeOptions:
         "`process`: environments run in a process of their own, which is started again if it dies; `episode`: each of "
         "them in one, for libraries with global state",
     )
+    thread: Literal["episode", "main"] = option(
+        "episode",
+        "`episode`: the calls of an episode run in one thread of its own, and those of its tools in another; `main`: "
+        "all calls run in the main thread, one at a time and without a limit of time, for code that depends on it, "
+        "such as `signal.alarm`",
+    )
     python: str | None = option(
         None, "Python interpreter of that process, such as that of another virtual environment; default: this one"
     )
+
+    @property
+    def runs_in_main(self) -> bool:
+        """Whether calls run in the main thread of this process."""
+        return self.thread == "main" and self.isolate == "none"
 
     def __attrs_post_init__(self) -> None:
         """Check that an interpreter has a process."""

@@ -64,7 +64,7 @@ class Play:
         attempt = self._attempts[episode.index] = Attempt(self.sampler.factory)
         given = self.sampler.given(episode.read)
         episode.values = given.values
-        return self.sampler.calls.start(attempt.reset, dict(given.row), given.seed)
+        return self.sampler.calls.start(attempt.reset, dict(given.row), given.seed, thread=attempt.thread)
 
     def _check_opening(self, episode: Episode, found: list[dict[str, Any]]) -> None:
         said = [(each["role"], each["content"]) for each in found]
@@ -184,7 +184,8 @@ class Play:
             pending.append((episode, self._step(episode, each.turn)))
 
     def _step(self, episode: Episode, turn: Turn) -> Pending:
-        return self.sampler.calls.start(self._attempts[episode.index].step, turn)
+        attempt = self._attempts[episode.index]
+        return self.sampler.calls.start(attempt.step, turn, thread=attempt.thread)
 
     def _answer(self, episode: Episode, answer: Answer) -> None:
         episode.take(answer)
@@ -241,8 +242,8 @@ class Play:
         """Begin to close the environment of an episode, if it has the method; nobody closes it again."""
         attempt = self._attempts.pop(episode.index, None)
         close = attempt.end() if attempt is not None else None
-        if close is not None:
-            self._closing.append(self.sampler.calls.start(close))
+        if attempt is not None and close is not None:
+            self._closing.append(self.sampler.calls.start(close, thread=attempt.thread, is_last=True))
 
     def close(self, episodes: Sequence[Episode]) -> None:
         """Close every environment that is still open, and wait for all that are being closed; an error is logged."""

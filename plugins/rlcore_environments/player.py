@@ -63,8 +63,9 @@ class Player:
         else:
             one_each = self.options.isolate == "episode"
             self.factory = isolated_factory(
-                environment, self.options.python, one_each=one_each, timeout_s=self.options.timeout_s
-            )
+                environment, self.options.python, one_each=one_each, timeout_s=self.options.timeout_s,
+                thread=self.options.thread,
+            )  # fmt: skip
         self.curriculum = Curriculum(self.options.curriculum)
         self.is_lazy = self.options.lazy or bool(self.curriculum.moves) or self.options.seeds == "fresh"
         self._openings = Openings(self.factory, self.options)
@@ -281,7 +282,8 @@ class Player:
         """End what all environments share."""
         if self.factory.shutdown is not None:
             try:
-                Calls(1, self.options.timeout_s).start(self.factory.shutdown).result()
+                calls = Calls(1, self.options.timeout_s, in_main=self.options.runs_in_main)
+                calls.start(self.factory.shutdown).result()
             except Exception as error:  # noqa: BLE001  the run is over
                 _log.warning("the environment could not be shut down", error=describe_error(error))
 

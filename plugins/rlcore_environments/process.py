@@ -43,7 +43,8 @@ class Worker:
     """A process with environments.
 
     Args:
-        given: what the process loads: `reference` or `pickle`.
+        given: what the process loads, `reference` or `pickle`, and with `thread` = `main` that it runs all calls in its
+            main thread.
         python: the interpreter.
         timeout_s: seconds that a call may take.
 
@@ -67,7 +68,7 @@ class Worker:
         begun: Future[Any] = Future()
         self._waiting[0] = begun
         threading.Thread(target=self._read, name="rlcore-isolated", daemon=True).start()
-        self._send({**given, "path": _own_folders()})
+        self._send({**given, "path": _own_folders(), "here": str(Path.cwd())})
         try:
             begun.result(START_S)
         except FutureTimeout:

@@ -29,7 +29,7 @@ from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import FAILED, SUCCESS, Episode
 from rlcore_environments.factory import Factory
-from rlcore_environments.failures import EpisodesFailed, Failures
+from rlcore_environments.failures import EpisodesFailed, Failures, ToolErrors
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.play import Play
 
@@ -97,7 +97,7 @@ class EpisodeSampler:
         self.curriculum: Curriculum | None = None
         self.is_rewarded_alone = False
         self._has_reward: bool | None = None  # None until an episode was played
-        self._failures = Failures(factory.name, options.max_failed)
+        self._failures, self._tool_errors = Failures(factory.name, options.max_failed), ToolErrors(factory.name)
         # the metrics so far that count 0 in an episode without them
         self._counted = dict.fromkeys(f"environment/{name}" for name in factory.reward_names)
         self._batches = list[tuple[weakref.ref[Numbers], Sequence[str]]]()  # since the last call of `check_round`
@@ -107,7 +107,7 @@ class EpisodeSampler:
     def calls(self) -> Calls:
         """Return what calls environments."""
         limit = min(self.options.concurrency, self.factory.concurrency or self.options.concurrency)
-        return Calls(limit, self.options.timeout_s)
+        return Calls(limit, self.options.timeout_s, in_main=self.options.runs_in_main)
 
     def __call__(
         self,
@@ -139,6 +139,7 @@ class EpisodeSampler:
         finally:
             loop.close(episodes)
         self._failures.note(episodes)
+        self._tool_errors.note(episodes)
         played = [episode for episode in episodes if episode.end != FAILED]
         if played:
             self._has_reward = bool(self._has_reward) or any(e.by_name or any(e.rewards) for e in played)

@@ -16,11 +16,12 @@ from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
 from rlcore.safe_text import shorten, show
-from rlcore_environments.calls import Calls, CallTooLate, allow_more, finished
+from rlcore_environments.calls import Calls, CallTooLate, allow_more, finished, runs_inline
 from rlcore_environments.factory import check_tools
 from rlcore_environments.mcp_tools import OPTION, McpServer, McpSession, ServerGone, ToolFailed, server_of
 from rlcore_environments.options import ToolOptions
 from rlcore_environments.tool_arguments import wrong_argument
+from rlcore_environments.worker import OwnThread
 
 Schema = Mapping[str, Any]
 UNNAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
@@ -88,13 +89,14 @@ class ToolEpisode:
         options: ToolOptions,
         servers: Sequence[McpServer] = (),
     ) -> None:
-        self._functions, self._options, self._num_calls = functions, options, 0
-        self._calls = Calls(1, options.timeout_s)
+        self._functions, self._options, self._num_calls, self._num_errors = functions, options, 0, 0
+        self._calls, self._thread = Calls(1, options.timeout_s), OwnThread("rlcore-tools")
         self._servers = {name: server for server in servers for name in server.names}
         self._sessions: dict[int, tuple[McpSession, Callable[[], None]]] = {}
 
     def close(self) -> None:
-        """End the sessions of this episode."""
+        """End the sessions of this episode, and its thread."""
+        self._thread.end()
         for _, end in self._sessions.values():
             end()
 
@@ -105,32 +107,40 @@ class ToolEpisode:
     def step(self, turn: Turn) -> Step:
         """Run the calls of a turn; one without calls is the answer, unless the limit of tokens cut it off."""
         if not turn.tool_calls:
-            return Step(done=not turn.truncated, truncated=turn.truncated, info={"num_calls": self._num_calls})
+            info = {"num_calls": self._num_calls, "tool_errors": self._num_errors}
+            return Step(done=not turn.truncated, truncated=turn.truncated, info=info)
         most = self._options.max_calls
         allowed = turn.tool_calls[: max(most - self._num_calls, 0)]
         self._num_calls += len(turn.tool_calls)
         results = [self._result(call) for call in allowed]
         if left := len(turn.tool_calls) - len(allowed):
-            results.append(("", f"error: at most {most} calls are allowed in an episode; {left} were not run"))
+            self._num_errors += left - 1
+            results.append(("", self._error(f"at most {most} calls are allowed in an episode; {left} were not run")))
         return Step(
             [
                 {"role": self._options.role, "content": self._cut(text), **({"name": name} if name else {})}
                 for name, text in results
-            ]
+            ],
+            info={"tool_errors": self._num_errors},
         )
+
+    def _error(self, text: str) -> str:
+        """Return the answer to a call that failed, and count it."""
+        self._num_errors += 1
+        return f"error: {text}"
 
     def _result(self, call: Mapping[str, Any]) -> tuple[str, str]:
         """Return the name of a called function, empty if there is none, and its result or the error as text."""
         name = str(call.get("name", ""))
         if "error" in call:
-            return "", f"error: {call['error']}"
+            return "", self._error(str(call["error"]))
         if name not in self._functions and name not in self._servers:  # the policy made it up: no name of a message
             known = ", ".join([*self._functions, *self._servers])
-            return "", f"error: there is no tool {shorten(name)}; there are {known}"
+            return "", self._error(f"there is no tool {shorten(name)}; there are {known}")
         try:
             arguments = _plain(call["arguments"])
         except (TypeError, ValueError, RecursionError) as error:
-            return name, f"error: {name}: the arguments are no JSON: {error}"
+            return name, self._error(f"{name}: the arguments are no JSON: {error}")
         if name in self._servers:
             return name, self._from_server(self._servers[name], name, arguments)
         return name, self._from_function(*self._functions[name], name, arguments)
@@ -140,16 +150,20 @@ class ToolEpisode:
         try:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
-            return f"error: {name}: {error}"
+            return self._error(f"{name}: {error}")
         if wrong := wrong_argument(arguments, schema["function"]["parameters"]):
-            return f"error: {name}: {wrong}"
+            return self._error(f"{name}: {wrong}")
         allow_more(self._options.timeout_s + MARGIN_S)
+
+        def call() -> Any:
+            return finished(function(**arguments))
+
         try:
-            return _as_text(self._calls.start(lambda: finished(function(**arguments))).result())
+            return _as_text(call() if runs_inline() else self._calls.start(call, thread=self._thread).result())
         except CallTooLate:
-            return f"error: {name} did not return within {self._options.timeout_s:g} seconds"
+            return self._error(f"{name} did not return within {self._options.timeout_s:g} seconds")
         except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001  the policy reads it and may try again
-            return f"error: {name} raised {describe_error(error)}"
+            return self._error(f"{name} raised {describe_error(error)}")
 
     def _from_server(self, server: McpServer, name: str, arguments: dict[str, Any]) -> str:
         """Return the result of a server's tool, or its error as text; a server that is gone ends the episode."""
@@ -159,9 +173,9 @@ class ToolEpisode:
         try:
             return session.call(name, arguments, self._options.timeout_s)
         except TimeoutError:
-            return f"error: {name} did not return within {self._options.timeout_s:g} seconds"
+            return self._error(f"{name} did not return within {self._options.timeout_s:g} seconds")
         except ToolFailed as error:
-            return f"error: {name}: {error}"
+            return self._error(f"{name}: {error}")
         except ServerGone:
             server.replace(session)
             raise

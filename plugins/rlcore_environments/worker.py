@@ -15,10 +15,13 @@ import inspect
 import json
 import os
 import pickle
+import queue
 import sys
 import sysconfig
 import threading
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,67 @@ STATED: dict[str, Any] = {
 
 class BadRows(Exception):
     """A method `rows` returned something else than rows."""
+
+
+class OwnThread:
+    """A thread in which the calls of an episode run, one after another, so that they find what belongs to a thread.
+
+    It starts with the first call. A call that starts before the one before it has ended runs in another thread.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._lock = name, threading.Lock()
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._runs = False
+
+    def start(self, work: Callable[[Callable[[], None]], None]) -> threading.Thread:
+        """Start a call, and return its thread; `work` receives a function that it calls when it has ended.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        with self._lock:
+            if self._runs:
+                thread = threading.Thread(target=work, args=(_nothing,), name=self._name, daemon=True)
+                thread.start()
+                return thread
+            if self._thread is None:
+                self._thread = threading.Thread(target=_serve, args=(self._calls,), name=self._name, daemon=True)
+                self._thread.start()
+            self._runs = True
+            self._calls.put(partial(work, partial(self._release, self._calls)))
+            return self._thread
+
+    def replace(self) -> None:
+        """Let later calls run in a new thread; the present one ends with its call."""
+        with self._lock:
+            self._calls.put(None)
+            self._calls, self._thread, self._runs = queue.SimpleQueue(), None, False
+
+    def end(self) -> None:
+        """End the thread when its calls have ended."""
+        self._calls.put(None)
+
+    __del__ = end
+
+    def _release(self, calls: object) -> None:
+        with self._lock:
+            if calls is self._calls:
+                self._runs = False
+
+
+def _serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()
+        del call  # so that the thread holds nothing of an episode while it waits
+
+
+def _nothing() -> None:
+    """Release nothing."""
 
 
 class RemoteTurn:
@@ -253,6 +317,7 @@ def main() -> None:
     lock = threading.Lock()
     first = json.loads(requests.readline())
     sys.path[:1] = first["path"]  # in place of the folder of this file
+    sys.path.append(first["here"])  # last, so that it shadows no installed module
 
     def say(answer: dict[str, Any]) -> None:
         with lock:
@@ -266,19 +331,55 @@ def main() -> None:
         return
     say({"id": 0, "result": None})
 
-    def answer(request: dict[str, Any]) -> None:
+    def answer(request: dict[str, Any], release: Callable[[], None] = _nothing) -> None:
         calls = sys.modules.get("rlcore_environments.calls")  # of tools, which may take longer than a call
         if calls is not None:
             calls.set_allowance(lambda seconds: say({"id": request["id"], "more": seconds}))
+            calls.runs_inline(threading.current_thread() is threading.main_thread())
         try:
             method = request["method"]
             result = _plain(server.call(method, request["episode"], request["arguments"]), method)
-            say({"id": request["id"], "result": result})
+            told = {"id": request["id"], "result": result}
         except BaseException as error:  # noqa: BLE001  the parent reports it
-            say({"id": request["id"], "error": f"{type(error).__name__}: {error}{place_of(error)}"})
+            told = {"id": request["id"], "error": f"{type(error).__name__}: {error}{place_of(error)}"}
+        release()
+        try:
+            say(told)
+        except (TypeError, ValueError, RecursionError) as error:  # what JSON cannot carry
+            say({"id": request["id"], "error": f"{type(error).__name__}: {error}"})
 
-    for line in requests:
-        threading.Thread(target=answer, args=(json.loads(line),), daemon=True).start()
+    _answer_all(requests, answer, in_main=first.get("thread") == "main")
+
+
+def _answer_all(requests: Any, answer: Callable[..., None], *, in_main: bool) -> None:
+    """Answer requests until there are none: those of an episode in its thread, or all in the main one."""
+    threads: dict[int, OwnThread] = {}
+    main: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    runs = threading.Event()  # a call in the main thread
+
+    def run(request: dict[str, Any]) -> None:
+        answer(request, runs.clear)
+
+    def read() -> None:
+        for line in requests:
+            request = json.loads(line)
+            episode, method = request["episode"], request["method"]
+            if method not in ("reset", "step", "close"):
+                threading.Thread(target=answer, args=(request,), daemon=True).start()
+            elif not in_main:
+                thread = threads.setdefault(episode, OwnThread("rlcore-episode"))
+                thread.start(partial(answer, request))
+                if method == "close":
+                    threads.pop(episode).end()
+            elif runs.is_set() and method == "close":  # the call that runs may never return
+                threading.Thread(target=answer, args=(request,), daemon=True).start()
+            else:
+                runs.set()
+                main.put(partial(run, request))
+        main.put(None)
+
+    threading.Thread(target=read, name="rlcore-requests", daemon=True).start()
+    _serve(main)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from rlcore.loggers import display_row
 def test_a_trainer_learns_from_episodes_without_a_reward_function(name: str, tmp_path: Path) -> None:
     result = run(tmp_path, trainer={"name": name, **TRAINERS[name]})
     assert result.metrics["episode/turns"] == 3.0
-    assert result.metrics["episode/done"] == result.metrics["episode/success"] == 1.0
+    assert result.metrics["episode/done"] + result.metrics["episode/truncated"] == 1.0  # by the end of the last turn
+    assert result.metrics["episode/success"] == 1.0
     assert result.metrics["eval/episode/turns"] == 3.0
     (first, *_) = lines(result, "rollouts.jsonl")
     said = [(each["role"], each["content"]) for each in first["transcript"]]
@@ -37,7 +38,7 @@ def test_an_environment_and_a_reward_function_both_count_by_weight(tmp_path: Pat
             assert [m["content"] for m in whole if m["role"] == "assistant"] == said
             assert [m["role"] for m in whole[:2]] == ["user", "user"]  # the row's prompt and the environment's opening
             assert [m["content"] for m in record] == [m["content"] for m in whole[2:]]
-            assert about["end"] == "done"
+            assert about["end"] == ("truncated" if record[-2].get("truncated") else "done")
             assert number == 7
             assert sample.endswith(output)
         return [10.0 + len(each) for each in turns]

@@ -23,8 +23,11 @@ def test_an_episode_has_the_tokens_of_both_speakers_and_trains_on_the_policys(ki
     prompts = read_prompts(player, policy, ["ab", "cde", "f"])
     batch = player.sampler(sample)(policy, prompts, GEN, row_seeds=[1, 2, 3])
     assert batch.numbers["episode/turns"] == [3.0] * 3
-    assert batch.numbers["episode/done"] == batch.numbers["episode/success"] == [1.0] * 3
-    assert batch.ended.tolist() == [True] * 3
+    assert batch.numbers["episode/success"] == [1.0] * 3
+    last = [[each for each in said if each["role"] == "assistant"][-1] for said in batch.arguments["transcript"]]
+    whole = [not message.get("truncated") for message in last]
+    assert batch.ended.tolist() == whole
+    assert batch.numbers["episode/done"] == [float(each) for each in whole]
     tokenizer: Any = policy.tokenizer
     for i, prompt in enumerate(prompts):
         tokens = batch.tokens[i][batch.mask[i]].tolist()
