@@ -36,6 +36,16 @@ class Seeing:
         """Return a row whose images are known and stand in its texts (`rlcore_transformers.data.rows.RowReader`)."""
         return place_images(self.images, row, column, where)
 
+    def check_truncated(self, tokens: Sequence[int], kept: Sequence[int], where: str) -> None:
+        """Refuse a truncation that removes an image from a prompt (`rlcore_transformers.data.limits.Truncatable`)."""
+        shown, left = (sum(token in self.images for token in each) for each in (tokens, kept))
+        if left < shown:
+            raise DataError(
+                f"{where}: the prompt has {len(tokens)} tokens, and the truncation would remove {shown - left} of the "
+                f"{shown} tokens of its images, so that the policy would answer without seeing them; raise the limit, "
+                "or leave it or the row out"
+            )
+
     def apply_chat_template(self, conversation: Any, *args: Any, tokenize: bool = False, **kwargs: Any) -> Any:
         """Render a conversation; each image's name stands where the template writes the processor's image token.
 

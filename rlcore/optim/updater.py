@@ -68,7 +68,11 @@ class Updater:
         self._steps_done, self._rate = steps_done, (-1, 0.0)
         self._has_warned = False
         if not any(p.requires_grad for p in policy.module.parameters()):
-            raise ConfigError("nothing trains: every parameter is frozen; raise model.unfrozen_layers")
+            raise ConfigError(
+                "nothing trains: every parameter of the model is frozen. Load its adapter to be trained, as in "
+                "PeftModel.from_pretrained(model, folder, is_trainable=True), or give the model without it and the "
+                "folder as model.peft; in a model without an adapter, raise model.unfrozen_layers"
+            )
         self.sharding: Sharding = sharding or WholeModel(ranks)
         self.parameters = self.sharding.cut(policy)
         _warn_of_low_precision(self.parameters)

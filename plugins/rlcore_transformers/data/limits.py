@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rlcore.errors import DataError
 
@@ -12,11 +13,29 @@ if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
 
+@runtime_checkable
+class Truncatable(Protocol):
+    """A tokenizer some of whose tokens no truncation may remove, such as those of images."""
+
+    def check_truncated(self, tokens: Sequence[int], kept: Sequence[int], where: str) -> None:
+        """Check the tokens of a prompt that are left.
+
+        Args:
+            tokens: those of the whole prompt.
+            kept: those that are left.
+            where: name of the row, and the limit, in errors.
+
+        Raises:
+            DataError: a token is missing that may not be.
+        """
+        ...
+
+
 def truncated_prompt(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> list[int]:
     """Return at most `data.max_prompt_tokens` tokens of a prompt, from the side that the options keep, BOS included.
 
     Raises:
-        DataError: the option leaves no room for a prompt.
+        DataError: the option leaves no room for a prompt, or not for its images.
     """
     limit = data.max_prompt_tokens
     if not limit or len(tokens) <= limit:
@@ -25,7 +44,10 @@ def truncated_prompt(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data
     if limit <= len(opening):
         raise DataError(f"{where}: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
     size = limit - len(opening)
-    return opening + (tokens[-size:] if data.truncation_side == "left" else tokens[len(opening) :][:size])
+    kept = opening + (tokens[-size:] if data.truncation_side == "left" else tokens[len(opening) :][:size])
+    if isinstance(tokenizer, Truncatable):
+        tokenizer.check_truncated(tokens, kept, f"{where}: data.max_prompt_tokens = {limit}")
+    return kept
 
 
 def shorter(limit: int, max_length: int) -> int:
