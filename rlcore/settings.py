@@ -279,6 +279,10 @@ class DataConfig:
         "joint", "samples of a conversation: `joint`, one with all of the assistant's turns, if the chat template "
         "renders each of them as when the assistant is asked for it; `each`, one for every turn of the assistant",
     )  # fmt: skip
+    end_token_ids: tuple[int, ...] | None = option(
+        None, "ids of tokens that may end the assistant's turns; a turn is trained through the first of them; default: "
+        "those at which sampling stops (`gen.eos_token_ids`)",
+    )  # fmt: skip
     max_prompt_tokens: int = option(
         0, "longer prompts are truncated at `truncation_side`; 0: prompts that do not fit the model are an error", ge=0,
         unit="tokens",

@@ -43,12 +43,13 @@ class RunData:
 
     @cached_property
     def options(self) -> DataConfig:
-        """Return the section `data` of the configuration, with `outputs_begin_text` taken from the policy if unset."""
-        section = self._config.data
-        if section.outputs_begin_text is not None:
-            return section
-        begin_text = self._models.has_policy and self._models.policy.outputs_begin_text
-        return evolve(section, outputs_begin_text=begin_text)
+        """Return the section `data` of the configuration, with what follows from the policy where it is unset."""
+        section, policy = self._config.data, self._models.policy if self._models.has_policy else None
+        if section.outputs_begin_text is None:
+            section = evolve(section, outputs_begin_text=policy is not None and policy.outputs_begin_text)
+        if section.end_token_ids is None and policy is not None:
+            section = evolve(section, end_token_ids=self._config.gen.eos_token_ids or policy.eos_token_ids)
+        return section
 
     @cached_property
     def prompts(self) -> list[Prompt]:

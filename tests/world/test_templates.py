@@ -6,12 +6,18 @@ import json
 
 import pytest
 import torch
+from chat_turns import MARKED, TALK, assistant, dialogue, runs_of, sampled_from, tokenizer_for, user
+from template_families import CHATML_TOKENS, FAMILIES, Family
 from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig
 
+from rlcore.errors import DataError
+from rlcore.settings import DataConfig
 from rlcore_reward.config import SequenceScorerConfig
 from rlcore_reward.scorer import build_sequence_scorer
 from rlcore_reward.step_scorer import build_step_scorer
 from rlcore_testing.small import EOS, PAD, make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_transformers.data.chat import Chat
+from rlcore_transformers.data.turns import tokenise_chats
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
 from rlcore_transformers.models.seq2seq import build_seq2seq_lm
@@ -139,3 +145,135 @@ def test_a_model_that_is_built_twice_has_each_token_once(folder):
         build_causal_lm(model, CausalLMConfig(), tokenizer=with_eos("!"))
     assert isinstance(model.config, PretrainedConfig)
     assert model.config.eos_token_id == model.generation_config.eos_token_id == [NEW, EOS]
+
+
+# Where turns end
+
+# The end mark and a line break inside the marked text.
+BREAK = MARKED.replace("<|im_end|>{% endgeneration %}{%", "<|im_end|>\n{% endgeneration %}{%").replace(
+    "<|im_end|>{% endif %}{{ '\n' }}", "<|im_end|>\n{% endif %}"
+)
+# The marked text ends before the end mark, or before a line break and the end mark.
+OUTSIDE = MARKED.replace("<|im_end|>{% endgeneration %}", "{% endgeneration %}<|im_end|>")
+BEHIND = MARKED.replace("<|im_end|>{% endgeneration %}", "{% endgeneration %}{{ '\n' }}<|im_end|>")
+# A turn ends where the next speaker's begins, and calls of tools where their results do.
+NEXT_ROLE = (
+    "[gMASK]<sop>{% for m in messages %}<|{{ 'observation' if m.role == 'tool' else m.role }}|>\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}\n{{ c.function.arguments | tojson }}\n"
+    "</tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+NEXT_ROLE_TOKENS = (
+    "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<tool_call>", "</tool_call>",
+)  # fmt: skip
+# Two end marks, of the answer and of the turn; or one of them twice, perhaps only at the end of all.
+TWO = (
+    "{% for m in messages %}<|turn|><|{{ m.role }}|>{% if m.role == 'assistant' %}<|start|>{{ m.content }}<|end|>"
+    "{% else %}{{ m.content }}{% endif %}<|end_turn|>{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|><|assistant|><|start|>{% endif %}"
+)
+TWICE = TWO.replace("<|end|>", "<|end_turn|>")
+TWICE_AT_THE_END = TWO.replace("<|end|>", "").replace(
+    "{% if add_g", "{% if not add_generation_prompt %}<|end_turn|>{% endif %}{% if add_g"
+)
+TWO_TOKENS = ("<|turn|>", "<|start|>", "<|end|>", "<|end_turn|>", "<|user|>", "<|assistant|>")
+
+STOPS = ["<|eos|>", "<|user|>", "<|observation|>"]
+ENDS = {
+    # template, special tokens, tokens at which sampling stops, and what trained turns end with
+    "marked with a break": (BREAK, CHATML_TOKENS, ["<|im_end|>"], "<|im_end|>"),
+    "marked with a break, no stop": (BREAK, CHATML_TOKENS, ["<|eos|>"], "<|im_end|>"),
+    "marked before its end": (OUTSIDE, CHATML_TOKENS, ["<|im_end|>"], "<|im_end|>"),
+    "marked before a break": (BEHIND, CHATML_TOKENS, ["<|im_end|>"], "\n<|im_end|>"),
+    "the next role": (NEXT_ROLE, NEXT_ROLE_TOKENS, STOPS, "<|user|>"),
+    "the next role, no stop": (NEXT_ROLE, NEXT_ROLE_TOKENS, ["<|eos|>"], ""),  # but for the last turn of a sample
+    "two marks, one stop": (TWO, TWO_TOKENS, ["<|end_turn|>"], "<|end|><|end_turn|>"),
+    "two marks, two stops": (TWO, TWO_TOKENS, ["<|end|>", "<|end_turn|>"], "<|end|>"),
+    "a mark twice": (TWICE, TWO_TOKENS, ["<|end_turn|>"], "<|end_turn|>"),
+    "a mark twice at the end": (TWICE_AT_THE_END, TWO_TOKENS, ["<|end_turn|>"], "<|end_turn|>"),
+}
+
+
+def trained(tokenizer, messages, ends, *, turns, **options):
+    """Return the text of each run of trained tokens."""
+    data = DataConfig(turns=turns, end_token_ids=tokenizer.convert_tokens_to_ids(ends), **options)
+    (samples,) = tokenise_chats(tokenizer, [Chat("row", messages)], data)
+    return [text for sample in samples for text in runs_of(*sample, tokenizer)]
+
+
+@pytest.mark.parametrize("turns", ["joint", "each"])
+@pytest.mark.parametrize("name", ENDS)
+def test_a_trained_turn_ends_with_one_token_at_which_sampling_stops(byte_tokenizer, name, turns):
+    template, special, ends, closing = ENDS[name]
+    tokenizer = tokenizer_for(byte_tokenizer, Family(template, special, ""))
+    last = closing or "<|eos|>"
+    first = last if turns == "each" else closing
+    assert trained(tokenizer, dialogue(2), ends, turns=turns) == [f"because .{first}", f"the\nmat{last}"]
+    assert trained(tokenizer, dialogue(1), ends, turns=turns) == [f"because .{last}"]
+    assert sum(last.count(end) for end in ends) == last.endswith(tuple(ends))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_end_every_turn_with_one_token_at_which_their_sampling_stops(byte_tokenizer, name):
+    family = FAMILIES[name]
+    if family.opens_thought:
+        pytest.skip("has a thought in its prompt")
+    tokenizer = tokenizer_for(byte_tokenizer, family)
+    ends = [token for token in (*family.special, "<|eos|>") if family.end.strip() == token]
+    assert len(ends) == 1
+    for text in trained(tokenizer, dialogue(2), ends, turns="each"):
+        assert text.endswith(ends[0])
+        assert text.count(ends[0]) == 1
+
+
+def test_calls_of_tools_end_with_the_mark_of_their_results(byte_tokenizer):
+    tokenizer = tokenizer_for(byte_tokenizer, Family(NEXT_ROLE, NEXT_ROLE_TOKENS, ""))
+    call = '<tool_call>add\n{"a": 1}\n</tool_call><|observation|>'
+    for turns in ("joint", "each"):
+        assert trained(tokenizer, TALK, STOPS, turns=turns) == [call, "because .<|user|>"]
+        assert trained(tokenizer, TALK[:2], STOPS, turns=turns) == [call]
+        bare = trained(tokenizer, TALK[:2], STOPS, turns=turns, append_eos=False)
+        assert bare == [call.removesuffix("<|observation|>")]
+    texts = trained(tokenizer, [*TALK, user("?"), assistant("the cat")], STOPS, turns="joint")
+    assert texts == [call, "because .<|user|>", "the cat<|user|>"]
+
+
+def test_the_prompt_of_a_turn_that_a_mark_ends_is_that_of_sampling(byte_tokenizer):
+    tokenizer = tokenizer_for(byte_tokenizer, Family(NEXT_ROLE, NEXT_ROLE_TOKENS, ""))
+    data = DataConfig(turns="each", end_token_ids=tokenizer.convert_tokens_to_ids(["<|user|>"]))
+    (samples,) = tokenise_chats(tokenizer, [Chat("row", dialogue(2))], data)
+    for i, (tokens, mask) in zip((1, 3), samples, strict=True):
+        prompt = sampled_from(tokenizer, dialogue(2)[:i])
+        assert tokens[: mask.index(True)] == prompt
+
+
+# An empty thought in the prompt, unless thinking is on, but none in the rendering of an answer.
+EMPTY_THOUGHT = (
+    "{% if OPTION is defined and OPTION %}<|turn>system\n<|think|><turn|>\n{% endif %}"
+    "{% for m in messages %}<|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<turn|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|turn>model\n"
+    "{% if not (OPTION is defined and OPTION) %}<|channel>thought\n<channel|>{% endif %}{% endif %}"
+)
+THOUGHT_TOKENS = ("<|turn>", "<turn|>", "<|think|>", "<|channel>", "<channel|>")
+
+
+@pytest.mark.parametrize("option", ["enable_thinking", "thinking"])
+@pytest.mark.parametrize("turns", ["joint", "each"])
+def test_the_hint_names_the_option_with_which_the_prompt_begins_the_answer(byte_tokenizer, option, turns):
+    template = EMPTY_THOUGHT.replace("OPTION", option)
+    tokenizer = tokenizer_for(byte_tokenizer, Family(template, THOUGHT_TOKENS, ""))
+    with pytest.raises(
+        DataError, match=rf"With data\.chat_template_options=\{{{option}: true\}} the prompt begins this"
+    ):
+        trained(tokenizer, dialogue(1), ["<turn|>"], turns=turns)
+    chat = Chat("row", dialogue(1), template={option: True})
+    ((tokens, mask),) = tokenise_chats(tokenizer, [chat], DataConfig(turns=turns))[0]
+    assert runs_of(tokens, mask, tokenizer) == ["because .<turn|>"]
+
+
+def test_the_hint_names_no_option_where_none_helps(byte_tokenizer):
+    template = EMPTY_THOUGHT.replace("OPTION is defined and OPTION", "false")
+    tokenizer = tokenizer_for(byte_tokenizer, Family(template, THOUGHT_TOKENS, ""))
+    with pytest.raises(
+        DataError, match=r"If the prompt begins a thought, write the thinking into the message; or change"
+    ):
+        trained(tokenizer, dialogue(1), ["<turn|>"], turns="each")

@@ -6,6 +6,8 @@ assistant's text with {% generation %} states itself what to train on.
 
 from __future__ import annotations
 
+import copy
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,10 @@ QUESTION = {"role": "user", "content": "?"}
 TEXTS = ("content", "reasoning_content", "reasoning", "thinking")
 """Keys of a message whose values the assistant wrote; `tool_calls` is another one."""
 _MARKED_TEMPLATE = re.compile(r"\{%-?\s*generation\s*-?%\}")
+THOUGHT_OPTIONS = ("enable_thinking", "thinking")
+"""Variables with which templates write thoughts, or empty ones, into prompts, or leave them out."""
+_LONGEST_MARK = 64
+"""Characters that the name of the next speaker's mark may have."""
 _LONGEST_TAG = 64
 """Characters at the end of a prompt with which an answer may begin, such as <think>."""
 
@@ -44,6 +50,7 @@ class RenderedTurn:
             assistant's text, the beginning and end of each part that it marks.
         is_marked: whether the template marks the assistant's text.
         diverges: whether the template goes on in another way when another turn follows than when none does.
+        following: the beginning of what the template writes next when another turn follows: the next speaker's mark.
     """
 
     name: str
@@ -52,19 +59,20 @@ class RenderedTurn:
     places: tuple[int, ...]
     is_marked: bool = False
     diverges: bool = False
+    following: str = ""
 
 
-def find_turns(tokenizer: PreTrainedTokenizerBase, chat: Chat, data: DataConfig) -> list[RenderedTurn]:
-    """Render the turns of a conversation that are trained on.
+def find_turns(
+    tokenizer: PreTrainedTokenizerBase, chat: Chat, data: DataConfig, turns: Sequence[int]
+) -> list[RenderedTurn]:
+    """Render turns of a conversation, which are messages of `trained_turns`, each as the last one.
 
     With `data.turns: each`, the content of a message takes the place that the template gives to contents if the
     template would drop part of it, such as its thinking.
 
     Raises:
-        DataError: there is no such turn, one is empty, the template drops text of one, or does not begin one with its
-            prompt.
+        DataError: a turn is empty, the template drops text of one, or does not begin one with its prompt.
     """
-    turns = trained_turns(chat)
     bos = str(tokenizer.bos_token or "") if data.add_bos is False else ""
     found = [_Message(tokenizer, chat, i, verbatim=data.turns == "each").turn() for i in turns]
     render_conversation(tokenizer, chat)  # a system prompt that is not rendered is an error
@@ -139,10 +147,14 @@ class _Message:
         if not ends or not set(range(1, len(self.calls) + 1)) <= set(ends):
             self._refuse("tool_calls" if self.calls else "content", plain)
         end = max(ends.values())
-        alone, followed = plain[end:], self._tail_before_question()
+        alone, followed = plain[end:], self._tail_before(QUESTION)
         size = count_common(alone, alone if followed is None else followed)
         places = (end - start, end - start + size)
-        return RenderedTurn(self.name, prompt, plain[start:], places, diverges=followed is None or size < len(alone))
+        diverges = followed is None or size < len(alone)
+        following = (followed or "")[size:] if not self.calls else self._following_calls(alone)
+        return RenderedTurn(
+            self.name, prompt, plain[start:], places, diverges=diverges, following=following[:_LONGEST_MARK]
+        )
 
     def _marked_turn(self) -> RenderedTurn:
         prompt, start = self._check(self.plain, *self._split(self.plain))
@@ -205,14 +217,28 @@ class _Message:
         if (lost := self._lost(plain, prompt, start, begins)) is not None:
             self._refuse(lost, plain[start:])
         if not begins:
+            option = self._helping_option()
+            hint = (
+                f"With data.chat_template_options={{{option}}} the prompt begins this message"
+                if option
+                else "If the prompt begins a thought, write the thinking into the message"
+            )
             raise DataError(
                 f"{self.name}: the policy would be sampled from a prompt that ends with {shorten(prompt[-30:])}, and "
-                f"trained on this message after another one, which goes on with {shorten(plain[start:], 40)}. If the "
-                "prompt begins a thought, write the thinking into the message, or leave it out of the prompt with "
-                "data.chat_template_options={enable_thinking: false}, which many templates know; or change the "
-                "template (model.tokenizer.chat_template)"
+                f"trained on this message after another one, which goes on with {shorten(plain[start:], 40)}. {hint}; "
+                "or change the template (model.tokenizer.chat_template)"
             )
         return prompt, start
+
+    def _helping_option(self) -> str:
+        """Return the variable of the template, of those that many know, with which the prompt begins the message."""
+        for name, value in itertools.product(THOUGHT_OPTIONS, (False, True)):
+            other = copy.copy(self)
+            other.chat = attrs.evolve(self.chat, template={**self.chat.template, name: value})
+            plain = other._try([*self.before, self.message])  # noqa: SLF001  of the same class
+            if plain is not None and other._split(plain)[2]:  # noqa: SLF001
+                return f"{name}: {str(value).lower()}"
+        return ""
 
     def _lost(self, plain: str, prompt: str, start: int, begins: bool) -> str | None:
         """Return the key of a text of the message that is not rendered, but for white space, or None.
@@ -242,10 +268,18 @@ class _Message:
             f"{hint}remove it from the message, or change the template (model.tokenizer.chat_template)"
         )
 
-    def _tail_before_question(self) -> str | None:
-        """Return what the template writes after the message if a question follows; None if it refuses that."""
-        plain, ends = self._unmark(self._try([*self.before, self._mark(self.message), QUESTION]) or "")
+    def _tail_before(self, message: Mapping[str, Any]) -> str | None:
+        """Return what the template writes after the message if another follows; None if it refuses that."""
+        plain, ends = self._unmark(self._try([*self.before, self._mark(self.message), message]) or "")
         return plain[max(ends.values()) :] if ends else None
+
+    def _following_calls(self, alone: str) -> str:
+        """Return what the template writes after the message's calls of tools if a result follows."""
+        call = self.calls[0]
+        named = {"name": _function_of(call).get("name"), "tool_call_id": call.get("id")}
+        result = {"role": "tool", "content": "?", **{key: value for key, value in named.items() if value is not None}}
+        followed = self._tail_before(result) or ""
+        return followed.removeprefix(alone) if followed.startswith(alone) else ""
 
     def _mark(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return a message with words at the ends of its content (kind 0) and of its tools' names (kinds 1, 2, ...)."""

@@ -20,12 +20,15 @@ from rlcore_transformers.data.limits import shorter, truncated
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from rlcore.settings import DataConfig
+
 __all__ = [
     "closing_tokens",
     "decode",
     "encode",
     "encode_batch",
     "encode_continuations",
+    "end_ids",
     "end_of_turn",
     "eos_id",
     "missing_opening",
@@ -184,16 +187,31 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
 
 
-def end_of_turn(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], special: frozenset[int]) -> int:
+def end_ids(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> frozenset[int]:
+    """Return the ids that end a turn: those of the run (`data.end_token_ids`), else the tokenizer's EOS."""
+    given = (tokenizer.eos_token_id,) if data.end_token_ids is None else data.end_token_ids
+    return frozenset(int(token) for token in given if token is not None)
+
+
+def end_of_turn(
+    tokenizer: PreTrainedTokenizerBase,
+    ids: Sequence[int],
+    special: frozenset[int],
+    ends: frozenset[int] = frozenset(),
+) -> int:
     """Return the number of tokens of a rendered turn through the one that ends it.
 
-    Generation stops at that token; a line break that a chat template writes after it is not chosen.
+    Generation stops at that token; a line break, or another end mark, that a chat template writes after it is not
+    chosen.
 
     Args:
         tokenizer: any tokenizer.
         ids: the turn.
         special: the ids of `special_ids`.
+        ends: tokens at which generation stops; the turn ends with the first of them, or else with its last special one.
     """
+    if (first := next((k for k, token in enumerate(ids) if token in ends), None)) is not None:
+        return first + 1
     end = 1 + max((k for k, token in enumerate(ids) if token in special), default=len(ids) - 1)
     is_text = end < len(ids) and "".join(decode(tokenizer, [ids[end:]], skip_special_tokens=False)).strip()
     return len(ids) if is_text else end

@@ -15,9 +15,19 @@ import attrs
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.chat import Chat, check_roles, fit_calls
+from rlcore_transformers.data.long_chats import TurnSpan, find_other_turns, turns_to_render
 from rlcore_transformers.data.offsets import count_common, encode_places
-from rlcore_transformers.data.rendered_turns import RenderedTurn, find_turns
-from rlcore_transformers.data.tokens import encode, end_of_turn, eos_id, missing_opening, rendered_opening, special_ids
+from rlcore_transformers.data.rendered_turns import RenderedTurn, find_turns, trained_turns
+from rlcore_transformers.data.tokens import (
+    decode,
+    encode,
+    end_ids,
+    end_of_turn,
+    eos_id,
+    missing_opening,
+    rendered_opening,
+    special_ids,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,12 +40,16 @@ _CHATS = 256
 
 @attrs.frozen(eq=False)
 class _Row:
-    """The tokens of a turn: those of its prompt, and those after it with a mask of the chosen ones."""
+    """The tokens of a turn: those of its prompt, and those after it with a mask of the chosen ones.
+
+    `mark` is the token of the next speaker that ends the turn, where the template writes no end of its own.
+    """
 
     turn: RenderedTurn
     prompt: list[int]
     answer: list[int]
     chosen: list[bool]
+    mark: int | None = None
 
     @property
     def trained(self) -> list[int]:
@@ -44,8 +58,11 @@ class _Row:
 
     @property
     def sample(self) -> tuple[list[int], list[bool]]:
-        """Return all tokens, and which of them are chosen."""
-        return self.prompt + self.answer, [False] * len(self.prompt) + self.chosen
+        """Return all tokens, and which of them are chosen; the mark of the next speaker ends the last turn."""
+        before = [False] * len(self.prompt)
+        if self.mark is None:
+            return self.prompt + self.answer, before + self.chosen
+        return [*self.trained, self.mark], [*before, *self.chosen[: len(self.trained) - len(self.prompt)], True]
 
 
 def tokenise_chats(
@@ -54,8 +71,10 @@ def tokenise_chats(
     """Tokenise conversations, and choose the assistant's tokens.
 
     Chosen is what a generation would add: everything after the prompt for a turn through the token that ends it. If the
-    template marks the assistant's text with {% generation %}, the marked tokens of these are chosen. The tokens before
-    the first chosen token of a turn are those of `build_prompts` for the messages before it.
+    template marks the assistant's text with {% generation %}, the marked tokens of these are chosen. A turn ends with
+    one token at which generation stops (`data.end_token_ids`): the first that the template writes, which may follow the
+    marked text, or, where it writes none, the next speaker's mark. The tokens before the first chosen token of a turn
+    are those of `build_prompts` for the messages before it.
 
     Args:
         tokenizer: a tokenizer with a chat template.
@@ -79,14 +98,22 @@ def _tokenise(
 ) -> Iterator[list[tuple[list[int], list[bool]]]]:
     for chat in chats:
         check_roles(tokenizer, chat)
-    found = [find_turns(tokenizer, fit_calls(tokenizer, chat), data) for chat in chats]
+    chats = [fit_calls(tokenizer, chat) for chat in chats]
+    turns_of = [trained_turns(chat) for chat in chats]
+    is_joint = data.turns == "joint"
+    alone = [turns_to_render(chat, turns) if is_joint else turns for chat, turns in zip(chats, turns_of, strict=True)]
+    found = [find_turns(tokenizer, chat, data, turns) for chat, turns in zip(chats, alone, strict=True)]
     rows = _encode(tokenizer, [turn for turns in found for turn in turns], data)
-    eos, special = eos_id(tokenizer, data.append_eos), special_ids(tokenizer)
-    for turns in found:
-        each = [next(rows) for _ in turns]
-        samples = [_join(each)] if data.turns == "joint" else [row.sample for row in each]
+    eos, ends = eos_id(tokenizer, data.append_eos), end_ids(tokenizer, data)
+    closing = special_ids(tokenizer) | ends
+    for chat, turns, rendered in zip(chats, turns_of, alone, strict=True):
+        each = [next(rows) for _ in rendered]
+        samples = [_join(each, ends)] if is_joint else [row.sample for row in each]
+        if len(rendered) < len(turns) and not _choose_others(tokenizer, chat, turns, rendered, each, samples[0]):
+            each = list(_encode(tokenizer, find_turns(tokenizer, chat, data, turns), data))
+            samples = [_join(each, ends)]
         yield [
-            ([*ids, eos], [*mask, True]) if eos is not None and mask[-1] and ids[-1] not in special else (ids, mask)
+            ([*ids, eos], [*mask, True]) if eos is not None and mask[-1] and ids[-1] not in closing else (ids, mask)
             for ids, mask in samples
         ]
 
@@ -96,33 +123,70 @@ def _encode(tokenizer: PreTrainedTokenizerBase, turns: Sequence[RenderedTurn], d
         return turns[i].name
 
     opening, special = rendered_opening(tokenizer, data.add_bos), special_ids(tokenizer)
+    ends = end_ids(tokenizer, data)
+    marks = encode(tokenizer, [turn.following if data.append_eos else "" for turn in turns], name)
     prompts = encode(tokenizer, [turn.prompt for turn in turns], name)
     answers = encode_places(tokenizer, [turn.text for turn in turns], [turn.places for turn in turns], name)
-    for turn, prompt, (answer, counts) in zip(turns, prompts, answers, strict=True):
+    for turn, prompt, (answer, counts), mark in zip(turns, prompts, answers, marks, strict=True):
         chosen = [False] * len(answer)
-        for start, end in _chosen(tokenizer, turn, answer, counts, special):
+        for start, end in _chosen(tokenizer, turn, answer, counts, special, ends):
             chosen[start:end] = [True] * (end - start)
         if not any(chosen):
             raise DataError(f"{turn.name}: has no token to learn; remove the message")
-        yield _Row(turn, missing_opening(prompt, opening) + prompt, answer, chosen)
+        last = answer[len(chosen) - 1 - chosen[::-1].index(True)]
+        next_mark = mark[0] if mark and mark[0] in ends and last not in ends else None
+        yield _Row(turn, missing_opening(prompt, opening) + prompt, answer, chosen, next_mark)
 
 
 def _chosen(
-    tokenizer: PreTrainedTokenizerBase, turn: RenderedTurn, ids: list[int], counts: list[int], special: frozenset[int]
+    tokenizer: PreTrainedTokenizerBase,
+    turn: RenderedTurn,
+    ids: list[int],
+    counts: list[int],
+    special: frozenset[int],
+    ends: frozenset[int],
 ) -> Iterator[tuple[int, int]]:
     """Yield the beginnings and ends of the chosen tokens of a turn."""
     if turn.is_marked:
-        yield from zip(counts[::2], counts[1::2], strict=True)
+        *parts, (start, end) = zip(counts[::2], counts[1::2], strict=True)
+        yield from parts
+        yield start, _marked_end(tokenizer, ids, start, end, special, ends)
         return
     answer_end, end = counts
     closing = ids[answer_end:end]
     if turn.diverges and special.isdisjoint(closing) and ids[end : end + 1] and ids[end] in special:
         yield 0, end + 1  # <|return|> ends the last turn, and <|end|> the others
     else:
-        yield 0, answer_end + end_of_turn(tokenizer, closing, special)
+        yield 0, answer_end + end_of_turn(tokenizer, closing, special, ends)
 
 
-def _join(rows: Sequence[_Row]) -> tuple[list[int], list[bool]]:
+def _marked_end(
+    tokenizer: PreTrainedTokenizerBase,
+    ids: list[int],
+    start: int,
+    end: int,
+    special: frozenset[int],
+    ends: frozenset[int],
+) -> int:
+    """Return where the last marked part of a turn ends: after its end token, inside it or next to it, if it has one."""
+
+    def is_blank(token: int) -> bool:
+        return token not in special and not decode(tokenizer, [[token]], skip_special_tokens=False)[0].strip()
+
+    closing = end
+    while closing > start and (ids[closing - 1] in special or is_blank(ids[closing - 1])):
+        closing -= 1
+    inside = ids[closing:end]
+    if ends.isdisjoint(inside):
+        beside = end
+        while beside < len(ids) and is_blank(ids[beside]):
+            beside += 1
+        if ids[beside : beside + 1] and ids[beside] in ends:
+            return beside + 1
+    return end if special.isdisjoint(inside) else closing + end_of_turn(tokenizer, inside, special, ends)
+
+
+def _join(rows: Sequence[_Row], ends: frozenset[int]) -> tuple[list[int], list[bool]]:
     """Return one sample with all turns of a conversation.
 
     Raises:
@@ -135,7 +199,26 @@ def _join(rows: Sequence[_Row]) -> tuple[list[int], list[bool]]:
         if ids[: len(trained)] != trained:
             raise DataError(_describe_difference(row.turn, last.turn))
         mask[len(row.prompt) : len(trained)] = row.chosen[: len(trained) - len(row.prompt)]
+        if row.mark is not None and ids[len(trained)] in ends:
+            mask[len(trained)] = True  # the mark of the next speaker
     return ids, mask
+
+
+def _choose_others(
+    tokenizer: PreTrainedTokenizerBase, chat: Chat, turns: Sequence[int], rendered: Sequence[int],
+    rows: Sequence[_Row], sample: tuple[list[int], list[bool]],
+) -> bool:  # fmt: skip
+    """Choose the tokens of the turns that were not rendered alone; return whether they could be found."""
+    (ids, mask), last, known = sample, rows[-1], list[TurnSpan]()
+    for i, row in zip(rendered, rows, strict=True):
+        start = mask.index(True, len(row.prompt))
+        known.append(TurnSpan(i, start, next((k for k in range(start, len(mask)) if not mask[k]), len(mask))))
+    found = find_other_turns(
+        tokenizer, chat, turns, known, last.turn.prompt, last.turn.text, ids, len(last.prompt)
+    )  # fmt: skip
+    for span in found or ():
+        mask[span.start : span.end] = [True] * (span.end - span.start)
+    return found is not None
 
 
 def _describe_difference(turn: RenderedTurn, last: RenderedTurn) -> str:
