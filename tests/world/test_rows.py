@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from chat_turns import assistant, runs_of, tokenizer_for, user
+from chat_turns import MARKED, assistant, runs_of, tokenizer_for, user
 from template_families import CHATML, FAMILIES
 
 from rlcore.errors import DataError
@@ -17,6 +17,7 @@ from rlcore_dpo.kto_objective import rotated, stack_labelled
 from rlcore_preferences.labelled_answers import LabelledSample, build_unpaired
 from rlcore_preferences.preferences import build_preferences, flaw_of, usable_pairs
 from rlcore_reward.stepwise import build_stepwise
+from rlcore_transformers.data import long_chats
 from rlcore_transformers.data.messages import TRAIN_KEYS
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
@@ -716,3 +717,105 @@ def test_mismatched_answers_are_cut_as_the_rows_are(char_tokenizer, limit):
     assert tokens == [ids[: limit or None] for ids in whole]
     assert batch.ended.tolist() == [not limit or limit >= 6, True]
     assert batch.action_mask.sum(1).tolist() == [min(3, (limit or 9) - 3), 1]
+
+
+# Conversations of many turns.
+
+WORDS = ["why ?", "the cat", " so ", "a\nb\n\n", "{{ x }}", "é ü", "1 2 3", "user", "the mat\t"]
+
+
+def long_talk(turns, seed=0, *, tools=False, thinks=False):
+    """Return a conversation of many turns, with white space around texts, calls, and repeated texts."""
+    talk = []
+    for k in range(turns):
+        word = WORDS[(k * 7 + seed) % len(WORDS)]
+        talk.append(user(f"{word}{k}" if k % 3 else word))
+        if tools and k % 4 == 1:
+            call = {"type": "function", "function": {"name": "look", "arguments": {"k": k, "city": word}}}
+            text = "I look." if k % 8 == 1 else ""
+            talk += [{"role": "assistant", "content": text, "tool_calls": [call]}, {"role": "tool", "content": word}]
+        talk.append(assistant(("<think>\nhm\n</think>\n\n" if thinks else "") + f"{k} {word}"))
+    return talk
+
+
+def exactly(monkeypatch, rows, tokenizer, **options):
+    """Return what every turn gives when it is rendered alone."""
+    with monkeypatch.context() as patch:
+        patch.setattr(long_chats, "LONG", 10**9)
+        return build("samples", rows, tokenizer, **options)
+
+
+JOINT = [name for name, family in FAMILIES.items() if family.is_joint and not family.opens_thought]
+
+
+@pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize("name", [*JOINT, "marked"])
+def test_a_long_conversation_has_the_tokens_of_its_turns_alone(byte_tokenizer, monkeypatch, name, tools):
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml" if name == "marked" else name])
+    tokenizer.chat_template = MARKED if name == "marked" else tokenizer.chat_template
+    if tools and name not in ("qwen 2.5", "mistral", "deepseek v3"):
+        pytest.skip("the template renders no calls beside texts")
+    talk = long_talk(24, tools=tools)
+    if tools and name != "qwen 2.5":
+        talk = [{**each, "content": ""} if each.get("tool_calls") else each for each in talk]
+    weights = [
+        {**each, "weight": int(k % 5 != 1)} if each["role"] == "assistant" else each for k, each in enumerate(talk)
+    ]
+    rows = [talk, {"messages": weights}, talk[1:] if name not in ("gemma", "qwen 2.5") else talk]
+    expected = exactly(monkeypatch, rows, tokenizer)
+    assert build("samples", rows, tokenizer) == expected
+    assert sum(expected[0].action_mask) > 24
+
+
+def rendered_by(tokenizer, monkeypatch, rows):
+    """Return how many messages the template renders, and how many characters are tokenised."""
+    counts, render, call = [0, 0], tokenizer.apply_chat_template, type(tokenizer).__call__
+
+    def counted(messages, *args, **how):
+        counts[0] += len(messages)
+        return render(messages, *args, **how)
+
+    def tokenised(self, texts, *args, **how):
+        counts[1] += sum(map(len, [texts] if isinstance(texts, str) else texts))
+        return call(self, texts, *args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer, "apply_chat_template", counted)
+        patch.setattr(type(tokenizer), "__call__", tokenised)
+        build("samples", rows, tokenizer)
+    return counts
+
+
+@pytest.mark.parametrize("name", ["chatml", "qwen 2.5", "llama 3", "phi 3", "marked"])
+def test_the_work_grows_linearly_with_the_number_of_turns(byte_tokenizer, monkeypatch, name):
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml" if name == "marked" else name])
+    tokenizer.chat_template = MARKED if name == "marked" else tokenizer.chat_template
+
+    def talk(turns):
+        return [message for k in range(turns) for message in (user(f"why {k} ?"), assistant(f"the cat {k}"))]
+
+    small, large = (rendered_by(tokenizer, monkeypatch, [talk(turns)]) for turns in (100, 400))
+    for one, other in zip(small, large, strict=True):
+        assert other < 4.5 * one
+    assert large[0] < 40 * 800
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("{{ '' if loop.index0 == 21 else m.content }}", "message 21 .* drops 'the cat 10' of its 'content'"),
+        ("{{ m.content }}{{ '!' if loop.index0 == 21 and not loop.last }}", "message 21 .* renders it as"),
+        (
+            "{{ m.content }}{{ '!' if loop.length - loop.index0 == 12 }}",
+            "message .* (renders it as|sampled from a prompt)",
+        ),
+    ],
+)
+def test_a_template_that_treats_one_turn_in_another_way_is_noticed(byte_tokenizer, monkeypatch, change, message):
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
+    tokenizer.chat_template = CHATML.replace("{{ m.content }}", change)
+    talk = [message for k in range(40) for message in (user(f"why {k} ?"), assistant(f"the cat {k}"))]
+    with pytest.raises(DataError, match=message):
+        exactly(monkeypatch, [talk], tokenizer)
+    with pytest.raises(DataError, match=message):
+        build("samples", [talk], tokenizer)

@@ -62,17 +62,17 @@ class RenderedTurn:
     following: str = ""
 
 
-def find_turns(tokenizer: PreTrainedTokenizerBase, chat: Chat, data: DataConfig) -> list[RenderedTurn]:
-    """Render the turns of a conversation that are trained on.
+def find_turns(
+    tokenizer: PreTrainedTokenizerBase, chat: Chat, data: DataConfig, turns: Sequence[int]
+) -> list[RenderedTurn]:
+    """Render turns of a conversation, which are messages of `trained_turns`, each as the last one.
 
     With `data.turns: each`, the content of a message takes the place that the template gives to contents if the
     template would drop part of it, such as its thinking.
 
     Raises:
-        DataError: there is no such turn, one is empty, the template drops text of one, or does not begin one with its
-            prompt.
+        DataError: a turn is empty, the template drops text of one, or does not begin one with its prompt.
     """
-    turns = trained_turns(chat)
     bos = str(tokenizer.bos_token or "") if data.add_bos is False else ""
     found = [_Message(tokenizer, chat, i, verbatim=data.turns == "each").turn() for i in turns]
     render_conversation(tokenizer, chat)  # a system prompt that is not rendered is an error

@@ -15,8 +15,9 @@ import attrs
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.chat import Chat, check_roles, fit_calls
+from rlcore_transformers.data.long_chats import TurnSpan, find_other_turns, turns_to_render
 from rlcore_transformers.data.offsets import count_common, encode_places
-from rlcore_transformers.data.rendered_turns import RenderedTurn, find_turns
+from rlcore_transformers.data.rendered_turns import RenderedTurn, find_turns, trained_turns
 from rlcore_transformers.data.tokens import (
     decode,
     encode,
@@ -97,13 +98,20 @@ def _tokenise(
 ) -> Iterator[list[tuple[list[int], list[bool]]]]:
     for chat in chats:
         check_roles(tokenizer, chat)
-    found = [find_turns(tokenizer, fit_calls(tokenizer, chat), data) for chat in chats]
+    chats = [fit_calls(tokenizer, chat) for chat in chats]
+    turns_of = [trained_turns(chat) for chat in chats]
+    is_joint = data.turns == "joint"
+    alone = [turns_to_render(chat, turns) if is_joint else turns for chat, turns in zip(chats, turns_of, strict=True)]
+    found = [find_turns(tokenizer, chat, data, turns) for chat, turns in zip(chats, alone, strict=True)]
     rows = _encode(tokenizer, [turn for turns in found for turn in turns], data)
     eos, ends = eos_id(tokenizer, data.append_eos), end_ids(tokenizer, data)
     closing = special_ids(tokenizer) | ends
-    for turns in found:
-        each = [next(rows) for _ in turns]
-        samples = [_join(each, ends)] if data.turns == "joint" else [row.sample for row in each]
+    for chat, turns, rendered in zip(chats, turns_of, alone, strict=True):
+        each = [next(rows) for _ in rendered]
+        samples = [_join(each, ends)] if is_joint else [row.sample for row in each]
+        if len(rendered) < len(turns) and not _choose_others(tokenizer, chat, turns, rendered, each, samples[0]):
+            each = list(_encode(tokenizer, find_turns(tokenizer, chat, data, turns), data))
+            samples = [_join(each, ends)]
         yield [
             ([*ids, eos], [*mask, True]) if eos is not None and mask[-1] and ids[-1] not in closing else (ids, mask)
             for ids, mask in samples
@@ -194,6 +202,23 @@ def _join(rows: Sequence[_Row], ends: frozenset[int]) -> tuple[list[int], list[b
         if row.mark is not None and ids[len(trained)] in ends:
             mask[len(trained)] = True  # the mark of the next speaker
     return ids, mask
+
+
+def _choose_others(
+    tokenizer: PreTrainedTokenizerBase, chat: Chat, turns: Sequence[int], rendered: Sequence[int],
+    rows: Sequence[_Row], sample: tuple[list[int], list[bool]],
+) -> bool:  # fmt: skip
+    """Choose the tokens of the turns that were not rendered alone; return whether they could be found."""
+    (ids, mask), last, known = sample, rows[-1], list[TurnSpan]()
+    for i, row in zip(rendered, rows, strict=True):
+        start = mask.index(True, len(row.prompt))
+        known.append(TurnSpan(i, start, next((k for k in range(start, len(mask)) if not mask[k]), len(mask))))
+    found = find_other_turns(
+        tokenizer, chat, turns, known, last.turn.prompt, last.turn.text, ids, len(last.prompt)
+    )  # fmt: skip
+    for span in found or ():
+        mask[span.start : span.end] = [True] * (span.end - span.start)
+    return found is not None
 
 
 def _describe_difference(turn: RenderedTurn, last: RenderedTurn) -> str:
