@@ -1,10 +1,12 @@
-"""Count prompts and training rows that a pipeline truncated, and check that rows fit an encoder-decoder."""
+"""Check tokenised rows: how many were truncated, whether they fit an encoder-decoder, and which token ends them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from rlcore.data.text import decode
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.types import sequences_of
@@ -36,6 +38,39 @@ def warn_of_counts(counts: Mapping[str, int], what: str, *, read: int) -> None:
     seen = {name: count for name, count in counts.items() if count}
     if seen:
         get_logger("data").warning(f"{what}: {'; '.join(REASONS[name] for name in seen)}", **seen, read=read)
+
+
+def warn_of_ends(rows: Sequence[Any], ends: Collection[int], tokenizer: Any, what: str) -> None:
+    """Log a warning if most training rows end with a token at which sampling does not stop.
+
+    Rows that are truncated, and those without a chosen token, do not count.
+
+    Args:
+        rows: tokenised training rows.
+        ends: tokens at which sampling stops.
+        tokenizer: the policy's tokenizer.
+        what: the option that holds the rows.
+    """
+    samples = [each for row in rows for each in sequences_of(row) if each.ended and True in each.action_mask]
+    last = [each.tokens[len(each.tokens) - 1 - each.action_mask[::-1].index(True)] for each in samples]
+    wrong = Counter(token for token in last if token not in ends)
+    if wrong.total() * 2 > len(last):
+        ((token, _),) = wrong.most_common(1)
+        warn_of_end(token, tokenizer, what, rows=wrong.total(), of=len(last))
+
+
+def warn_of_end(token: int, tokenizer: Any, what: str, **counts: int) -> None:
+    """Log a warning that names a token that ends turns, at which sampling does not stop, and the option for it."""
+    (text,), (shown,) = (decode(tokenizer, [[token]], skip_special_tokens=skips) for skips in (False, True))
+    remedy = (
+        f"set model.tokenizer.eos_token to {text!r}, or add {token} to gen.eos_token_ids"
+        if not shown  # a special token
+        else "a chat template ends turns with a token, which is inside {% generation %} if it marks them; token ids "
+        "and templates without one end with EOS"
+    )
+    get_logger("data").warning(
+        f"{what}: trained turns end with {text!r}, at which sampling does not stop: {remedy}", token=token, **counts
+    )
 
 
 def check_parts(rows: Sequence[Any], *, max_prompt: int, max_output: int, what: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlcore.config import evolve
 from rlcore.data.order import Order, OrderedRows
-from rlcore.data.truncation import check_parts, count_truncated, warn_of_counts
+from rlcore.data.truncation import check_parts, count_truncated, warn_of_counts, warn_of_ends
 from rlcore.data.user_code import load_reference
 from rlcore.errors import DataError
 from rlcore.plugins.registry import registries
@@ -40,6 +40,7 @@ class RunData:
     _build_samples: SamplePipeline
     _make_rewards: Callable[[], Rewards]
     orders: list[Any] = attrs.field(factory=list)
+    _are_checked: bool = attrs.field(default=False, init=False)
 
     @cached_property
     def options(self) -> DataConfig:
@@ -174,6 +175,9 @@ class RunData:
         learner: Any = self._models.learner
         limit = learner.max_length
         rows = self._build_samples(source, learner.tokenizer, self.options, max_length=limit, what=what)
+        if self._models.has_policy and self.options.append_eos and what.startswith("samples") and not self._are_checked:
+            warn_of_ends(rows, self.options.end_token_ids or (), learner.tokenizer, what.partition("[")[0])
+            self._are_checked = True
         if self._models.has_policy and learner.outputs_begin_text:
             most = learner.max_prompt_length
             check_parts(rows, max_prompt=most, max_output=max(limit - most, 0), what=what)

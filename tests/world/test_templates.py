@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -277,3 +278,65 @@ def test_the_hint_names_no_option_where_none_helps(byte_tokenizer):
         DataError, match=r"If the prompt begins a thought, write the thinking into the message; or change"
     ):
         trained(tokenizer, dialogue(1), ["<turn|>"], turns="each")
+
+
+# The warning at start
+
+CHATML = FAMILIES["chatml"]
+PAIR = {"prompt": dialogue(1)[:1], "chosen": dialogue(1)[1:], "rejected": [assistant("no")]}
+TRAINERS = {
+    "sft": ({"samples": [{"messages": dialogue(2)}, {"messages": dialogue(1)}]}, "samples"),
+    "dpo": ({"samples": [PAIR]}, "samples"),
+    "ppo": ({"prompts": [{"prompt": dialogue(1)[:1]}], "reward_fn": lambda outputs: [0.0] * len(outputs)}, "prompts"),
+}
+"""What each trainer reads, and the option that the warning names."""
+
+
+def start(make_trainer, capsys, name, *, tokenizer, inputs=None, **sections):
+    """Return the warnings on ends of turns with which a run starts."""
+    model = make_gpt2(vocab=len(tokenizer))
+    sections = {"run": {"check_functions": False}, **sections}
+    make_trainer(name, model, tokenizer=tokenizer, inputs=inputs or TRAINERS[name][0], sections=sections)
+    return [line for line in capsys.readouterr().err.splitlines() if "trained turns end with" in line]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "sft" else pytest.mark.slow) for name in TRAINERS]
+)
+def test_a_run_whose_turns_end_where_sampling_goes_on_starts_with_a_warning(make_trainer, capsys, byte_tokenizer, name):
+    tokenizer = tokenizer_for(byte_tokenizer, CHATML)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    (line,) = start(make_trainer, capsys, name, tokenizer=tokenizer)
+    assert (
+        f"{TRAINERS[name][1]}: trained turns end with '<|im_end|>', at which sampling does not stop: set "
+        f"model.tokenizer.eos_token to '<|im_end|>', or add {end} to gen.eos_token_ids" in line
+    )
+    tokenizer = tokenizer_for(byte_tokenizer, CHATML)
+    assert start(make_trainer, capsys, name, tokenizer=tokenizer, gen={"eos_token_ids": [end]}) == []
+    tokenizer.eos_token = "<|im_end|>"
+    assert start(make_trainer, capsys, name, tokenizer=tokenizer) == []
+
+
+def test_other_demonstrations_start_without_a_warning(make_trainer, capsys, byte_tokenizer):
+    for samples in (["the cat"], [["why ?", "the cat"]], [{"prompt": "why ?", "completion": "the cat"}]):
+        tokenizer = tokenizer_for(byte_tokenizer, CHATML)
+        assert start(make_trainer, capsys, "sft", tokenizer=tokenizer, inputs={"samples": samples}) == []
+    tokenizer = tokenizer_for(byte_tokenizer, CHATML)
+    assert start(make_trainer, capsys, "sft", tokenizer=tokenizer, data={"append_eos": False}) == []
+
+
+def test_marked_text_without_an_end_is_named(make_trainer, capsys, byte_tokenizer):
+    tokenizer = tokenizer_for(byte_tokenizer, Family(OUTSIDE, CHATML_TOKENS, ""))
+    (line,) = start(make_trainer, capsys, "sft", tokenizer=tokenizer)
+    assert re.search(r"trained turns end with '.*', at which sampling does not stop: a chat template ends turns", line)
+
+
+def test_a_stream_is_checked_at_its_first_rows(make_trainer, capsys, byte_tokenizer, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text((json.dumps({"messages": dialogue(1)}) + "\n") * 20)
+    lines = start(
+        make_trainer, capsys, "sft", tokenizer=tokenizer_for(byte_tokenizer, CHATML), inputs={"samples": str(file)},
+        data={"streaming": True},
+    )  # fmt: skip
+    assert len(lines) == 1
+    assert "samples: trained turns end with '<|im_end|>'" in lines[0]

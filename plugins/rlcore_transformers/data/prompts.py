@@ -13,6 +13,7 @@ from rlcore_transformers.data.chat import Chat, make_chat, render_prompt, templa
 from rlcore_transformers.data.limits import truncated_prompt
 from rlcore_transformers.data.rows import PROMPT_KEYS, load_rows, refuse_empty, refuse_messages
 from rlcore_transformers.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
+from rlcore_transformers.data.turns import check_template_end
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,6 +43,8 @@ def build_prompts(
     contents = [_content(row, data, f"{what}[{i}]") for i, row in enumerate(rows)]
     columns = _columns(rows, data.prompt_column, what)
     rendered = [isinstance(content, Chat) for content in contents]
+    if first := next((content for content in contents if isinstance(content, Chat)), None):
+        check_template_end(tokenizer, first, data, what)
     texts = [render_prompt(tokenizer, content) if isinstance(content, Chat) else content for content in contents]
     if data.add_bos is False and tokenizer.bos_token:
         bos = str(tokenizer.bos_token)

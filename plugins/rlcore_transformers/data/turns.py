@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import attrs
 
+from rlcore.config import evolve
+from rlcore.data.truncation import warn_of_end
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.chat import Chat, check_roles, fit_calls
 from rlcore_transformers.data.long_chats import TurnSpan, find_other_turns, turns_to_render
 from rlcore_transformers.data.offsets import count_common, encode_places
-from rlcore_transformers.data.rendered_turns import RenderedTurn, find_turns, trained_turns
+from rlcore_transformers.data.rendered_turns import QUESTION, RenderedTurn, find_turns, trained_turns
 from rlcore_transformers.data.tokens import (
     decode,
     encode,
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
     from rlcore.settings import DataConfig
 
+_CHECKED: WeakSet[PreTrainedTokenizerBase] = WeakSet()
+"""Tokenizers the ends of whose chat templates were checked."""
 _CHATS = 256
 """Conversations that are tokenised at a time: the prompts of a conversation's turns repeat its beginning."""
 
@@ -91,6 +96,29 @@ def tokenise_chats(
     """
     parts = (chats[k : k + _CHATS] for k in range(0, len(chats), _CHATS))
     return [samples for part in parts for samples in _tokenise(tokenizer, part, data)]
+
+
+def check_template_end(tokenizer: PreTrainedTokenizerBase, chat: Chat, data: DataConfig, what: str) -> None:
+    """Log a warning if the chat template ends turns with a special token at which sampling does not stop.
+
+    Args:
+        tokenizer: a tokenizer with a chat template; there is one warning for each.
+        chat: a conversation, whose variables of the template are used.
+        data: the options, with the tokens at which sampling stops, `end_token_ids`; None if nothing is sampled.
+        what: the option that holds the conversation.
+    """
+    if data.end_token_ids is None or tokenizer in _CHECKED:
+        return
+    _CHECKED.add(tokenizer)
+    turn = Chat(what, [QUESTION, {"role": "assistant", "content": "a"}], template=chat.template)
+    try:
+        ((sample,),) = tokenise_chats(tokenizer, [turn], evolve(data, turns="each", append_eos=False))
+    except DataError:  # such as a template that renders thoughts only; rows of its own are checked as they are read
+        return
+    ids, mask = sample
+    last = ids[len(mask) - 1 - mask[::-1].index(True)]
+    if last in special_ids(tokenizer) - end_ids(tokenizer, data):
+        warn_of_end(last, tokenizer, what)
 
 
 def _tokenise(
