@@ -12,7 +12,6 @@ from rlcore.errors import RLCoreError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
 from rlcore.ranks import Ranks
-from rlcore.safe_text import shorten
 from rlcore_environments.batch import transcript_of
 from rlcore_environments.calls import thread_advice
 from rlcore_environments.episode import FAILED, Episode
@@ -111,6 +110,7 @@ class ToolErrors:
     def __init__(self, name: str) -> None:
         self._name, self._warned = name, set[str]()
         self._calls, self._errors = Counter[str](), dict[str, Counter[str]]()
+        self._last = dict[tuple[str, str], str]()  # an error of each tool and kind
 
     def note(self, episodes: Sequence[Episode]) -> None:
         """Count the results in the messages of episodes that are over."""
@@ -123,17 +123,19 @@ class ToolErrors:
             errors = self._errors.setdefault(tool, Counter())
             if found is not None and found[1] == tool:
                 errors[found[2]] += 1
-                if errors[found[2]] > LARGEST_SHARE * self._calls[tool] and self._calls[tool] >= LEAST_CALLS:
-                    self._warn(tool, errors[found[2]], message["content"].removeprefix("error: "))
-        for tool in [tool for tool, count in self._calls.items() if count >= LEAST_CALLS]:  # so that later ones count
-            del self._calls[tool], self._errors[tool]
+                self._last[tool, found[2]] = message["content"].removeprefix("error: ")
+        for tool in [tool for tool, count in self._calls.items() if count >= LEAST_CALLS]:
+            num_calls, errors = self._calls.pop(tool), self._errors.pop(tool)  # so that later ones count on their own
+            for kind, count in errors.most_common(1):
+                if count > LARGEST_SHARE * num_calls:
+                    self._warn(tool, count, num_calls, self._last[tool, kind])
 
-    def _warn(self, tool: str, count: int, error: str) -> None:
+    def _warn(self, tool: str, count: int, num_calls: int, error: str) -> None:
         self._warned.add(tool)
         advice = thread_advice(error).removeprefix("; ")
         log.warning(
             "nearly all calls of a tool fail alike, and the policy reads the error as their result", tool=tool,
-            failed=count, of=self._calls[tool], error=shorten(error, 300), environment=self._name,
+            failed=count, of=num_calls, error=error[:300], environment=self._name,
             **({"remedy": advice} if advice else {}),
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -139,3 +140,42 @@ class Keys(Pairs):
 
     def step(self, turn: object) -> object:
         return {"reward": 1.0, "done": True, "info": {1: 2, (1, 2): 3, None: 4, "at": {"x": {(0, 1): True}}}}
+
+
+class Connected:
+    """It has a connection of SQLite, which only the thread that opened it may use, and state of that thread."""
+
+    state = threading.local()
+
+    def reset(self, row: object, *, seed: int) -> str:
+        self.connection = sqlite3.connect(":memory:")
+        self.connection.execute("create table said (text)")
+        self.state.said = self
+        return "go"
+
+    def step(self, turn: object) -> object:
+        assert self.state.said is self
+        self.connection.execute("insert into said values (?)", (turn.text,))  # type: ignore[attr-defined]
+        (count,) = self.connection.execute("select count(*) from said").fetchone()
+        return {"messages": f"{count} rows", "reward": 1.0, "done": count == 3}
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Alarmed:
+    """It limits its time by a signal, which only the main thread may handle."""
+
+    def reset(self, row: object, *, seed: int) -> str:
+        self.alarm()
+        return "go"
+
+    def step(self, turn: object) -> object:
+        self.alarm()
+        return {"messages": "on", "reward": 1.0, "done": turn.index == 1}  # type: ignore[attr-defined]
+
+    def alarm(self) -> None:
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.alarm(60)
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
