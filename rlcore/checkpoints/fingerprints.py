@@ -9,10 +9,12 @@ import functools
 import hashlib
 import inspect
 import os
+import re
 import textwrap
 import tokenize
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Protocol, runtime_checkable
@@ -252,6 +254,10 @@ def fingerprint_weights(folder: Path) -> str:
     return digest(parts)
 
 
+TIME = "strftime_now"
+"""The function with which chat templates render the time."""
+
+
 @runtime_checkable
 class _Vocabulary(Protocol):
     """What the tokenizers of `transformers` tell of themselves."""
@@ -277,6 +283,23 @@ def fingerprint_tokenizer(tokenizer: Any) -> str:
     beside_texts = getattr(tokenizer, "fingerprint_parts", ())  # of one that reads images, their processor
     more = (sorted(tokenizer.get_added_vocab().items()), special, tokenizer.chat_template, *beside_texts)
     return digest([*parts, _encode(to_json(more))])
+
+
+def rendered_time(tokenizer: Any) -> str | None:
+    """Return the time as a tokenizer's chat template would render it now; None if the template renders none."""
+    template = str(tokenizer.chat_template) if isinstance(tokenizer, _Vocabulary) else ""
+    if TIME not in template:
+        return None
+    formats = dict.fromkeys(re.findall(rf"""{TIME}\(\s*(?:"([^"]+)"|'([^']+)')""", template))
+    now = datetime.now()  # noqa: DTZ005  as templates of transformers render it
+    return ", ".join(now.strftime(one or other) for one, other in formats) or now.strftime("%d %b %Y")
+
+
+def time_variables(tokenizer: Any) -> list[str]:
+    """Return the variables of a tokenizer's chat template that can be set in place of the time that it renders."""
+    template = str(tokenizer.chat_template) if isinstance(tokenizer, _Vocabulary) else ""
+    names = dict.fromkeys(re.findall(rf"set\s+(\w+)\s*=\s*{TIME}", template))
+    return [name for name in names if re.search(rf"\b{name}\s+is\s+(not\s+)?defined\b", template)]
 
 
 def _encode(text: str) -> bytes:

@@ -33,8 +33,13 @@ TRAINER = "trainer.name"
 OPTIONS = ("trainer", "model", "gen", "sampler")
 """Sections whose options belong to plugins: another version of a plugin may add or remove options."""
 ABSENT = "not there"
-NOT_COMPARED = ("world_size",)
-"""Names that an earlier version compared."""
+TIME, TIME_VARIABLES = "rendered_time", "rendered_time_variables"
+"""Names below `data` of the time that the chat template renders, and of the variables that can replace it. They are not
+compared, because a template may leave the time out, and explain why rows are others."""
+NOT_COMPARED = ("world_size", f"data.{TIME}", f"data.{TIME_VARIABLES}")
+"""Names that are not compared: one that an earlier version compared, and those that explain."""
+ROWS = ("data.prompts", "data.samples", "data.eval_prompts", "data.eval_samples")
+"""Names of rows, which may be rendered with the chat template."""
 FIXED = "run.seed"
 """What no resumed run can change, because random numbers and the order of rows go on from the checkpoint's."""
 NOT_EXACT = "dropout, or the sampler, draws other random numbers than without the change"
@@ -86,7 +91,7 @@ def check_identity(
         return {FIELD: dict(identity), ACCEPTED: []}
     changes = [
         _Change(name, then.get(name, ABSENT), identity.get(name, ABSENT))
-        for name in sorted(then.keys() | identity.keys())
+        for name in sorted((then.keys() | identity.keys()) - set(NOT_COMPARED))
         if then.get(name, ABSENT) != identity.get(name, ABSENT)
     ]
     if checkpoint.manifest.get("plugins") != plugins:
@@ -94,14 +99,29 @@ def check_identity(
     refused = [change for change in changes if change.name == FIXED or not _is_covered(change.name, accept)]
     if refused:
         raise ConfigError(
-            f"{checkpoint.path} was written by a run with other values: {'; '.join(map(str, refused))}. Resume with "
-            f"the original ones, {_how_to_accept(refused)}or start a new run from {checkpoint.path / 'model'}"
+            f"{checkpoint.path} was written by a run with other values: {'; '.join(map(str, refused))}. "
+            f"{_describe_time(refused, checkpoint.manifest.get(FIELD, {}), identity)}Resume with the original ones, "
+            f"{_how_to_accept(refused)}or start a new run from {checkpoint.path / 'model'}"
         )
     for change in changes:
         log.warning("accepted a change", name=change.name, was=change.was, now=change.now)
     earlier = list(checkpoint.manifest.get(ACCEPTED, []))
     accepted = [{"step": checkpoint.step, **attrs.asdict(change)} for change in changes]
     return {FIELD: dict(identity), ACCEPTED: earlier + accepted}
+
+
+def _describe_time(refused: Sequence[_Change], then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return why rows are others if their conversations are rendered with another time than then; else nothing."""
+    was, is_ = then.get(f"data.{TIME}"), now.get(f"data.{TIME}")
+    rows = [each.name for each in refused if each.name in ROWS]
+    if was is None or is_ is None or was == is_ or not rows:
+        return ""
+    name = str(now.get(f"data.{TIME_VARIABLES}") or "").partition(",")[0]
+    how = f" (it is the variable {name}: data.chat_template_options={{{name}: {was!r}}})" if name else ""
+    return (
+        f"The chat template renders the time, which was {was!r} then and is {is_!r} now, so that {' and '.join(rows)} "
+        f"may have other tokens though the data is the same{how}. "
+    )
 
 
 def _how_to_accept(refused: Sequence[_Change]) -> str:

@@ -13,8 +13,10 @@ from rlcore.checkpoints.fingerprints import (
     fingerprint_rows,
     fingerprint_table,
     fingerprint_tokenizer,
+    rendered_time,
+    time_variables,
 )
-from rlcore.checkpoints.identity import flatten
+from rlcore.checkpoints.identity import TIME, TIME_VARIABLES, flatten
 from rlcore.config import unstructure
 from rlcore.data.user_code import load_reference
 from rlcore.dropout import is_stochastic
@@ -55,7 +57,7 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
             "model": {**model, **_model(run)},
             "gen": config["gen"],
             "sampler": {"name": sampler.component.lasting_name, **(redact(unstructure(sampler.options)) or {})},
-            "data": {**_rows(run), "reward_fn": _rewards(run, chosen), **_environment(run, chosen)},
+            "data": {**_rows(run), "reward_fn": _rewards(run, chosen), **_environment(run, chosen), **_time(run)},
             "run": {"seed": run.config.run.seed, "mixed_precision": run.ranks.mixed_precision, **ahead},
         }
     )
@@ -76,6 +78,13 @@ def _model(run: Run) -> dict[str, Any]:
         "path": describe_model(learner.module, run.data.inputs.model, revision if isinstance(revision, str) else None),
         "tokenizer": fingerprint_tokenizer(learner.tokenizer),
     }
+
+
+def _time(run: Run) -> dict[str, str]:
+    """Return the time that the chat template renders into conversations, and what it can be replaced by."""
+    tokenizer = None if run.models.built is None else run.models.built.tokenizer
+    time = rendered_time(tokenizer)
+    return {} if time is None else {TIME: time, TIME_VARIABLES: ", ".join(time_variables(tokenizer))}
 
 
 def _rows(run: Run) -> dict[str, Any]:

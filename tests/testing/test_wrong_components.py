@@ -80,7 +80,9 @@ FOLLOWING = {
     ("rows_keep_their_order", "dropping"), ("rows_do_not_depend_on_each_other", "dropping"),
     ("rows_keep_their_order", "shuffling"), ("rows_do_not_depend_on_each_other", "sorting"),
     ("rows_do_not_depend_on_each_other", "shuffling"), ("padding_with_eos_changes_nothing", "shuffling"),
-    ("columns_are_kept", "sorting"), ("columns_are_kept", "shuffling"),
+    ("columns_are_kept", "sorting"), ("columns_are_kept", "shuffling"), ("further_keys_change_nothing", "shuffling"),
+    # files in another order, and a source that is a name
+    ("files_have_the_tokens_of_their_rows", "shuffling"), ("files_have_the_tokens_of_their_rows", "spoiling"),
 }  # fmt: skip
 """What breaks a law because it breaks another."""
 IN_OTHER_LAWS = {"loggers": {"untouched", "clingy", "table", "counting", "curious", "scored"}}

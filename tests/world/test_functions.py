@@ -21,6 +21,8 @@ import torch
 
 from rlcore.errors import RewardError
 from rlcore.rewards import Rewards
+from rlcore.rewards.call_inputs import CallInputs, UserFunction
+from rlcore.rewards.calls import Call
 from rlcore.rewards.combine import call_metric
 from rlcore.types import Prompt
 from rlcore_testing.small import make_tokenizer
@@ -553,3 +555,72 @@ def test_a_metric_function_of_another_library_gives_its_metrics(name: str, funct
 def test_functions_of_the_table_are_of_six_libraries() -> None:
     assert len(CASES) >= 40
     assert {"trl", "open-r1", "notebook", "trlx", "openrlhf", "verl"} <= {case.name.split(",")[0] for case in CASES}
+
+
+TALK = [
+    {"role": "system", "content": "Use tools."},
+    {"role": "assistant", "content": "Hello."},  # which the policy did not write
+    {"role": "user", "content": "17 * 23 ?"},
+]
+CALLS = [{"name": "multiply", "arguments": {"a": 17, "b": 23}}, {"error": "the call is no JSON"}]
+TURNS = [
+    {"role": "assistant", "content": "<tool_call>...</tool_call>", "tool_calls": CALLS},
+    {"role": "tool", "content": "391", "name": "multiply"},
+    {"role": "tool", "content": "error: the call is no JSON"},
+    {"role": "assistant", "content": "It is 391."},
+]
+IN_TRL = [
+    {
+        "role": "assistant",
+        "content": "<tool_call>...</tool_call>",
+        "tool_calls": [{"type": "function", "function": {"name": "multiply", "arguments": {"a": 17, "b": 23}}}],
+    },
+    *TURNS[1:],
+]
+EPISODES: dict[str, Any] = {
+    "messages": [[*TALK, *TURNS]], "prompt_messages": [TALK], "turns": [["<tool_call>...</tool_call>", "It is 391."]],
+    "info": [{"end": "done", "tool_errors": 1}], "environment_rewards": [[0.0, 2.0]], "transcript": [TURNS],
+}  # fmt: skip
+
+
+def last_answers(completions: Any, answer: list[str], **kwargs: Any) -> list[float]:
+    return [float(right in completion[-1]["content"]) for completion, right in zip(completions, answer, strict=True)]
+
+
+def uses_tools(completions: Any, **kwargs: Any) -> list[float]:
+    return [float(sum(len(message.get("tool_calls", ())) for message in completion)) for completion in completions]
+
+
+def names_of_tools(prompts: Any, completions: Any, **kwargs: Any) -> list[float]:
+    assert prompts == [TALK]
+    assert completions == [IN_TRL]
+    calls = [call["function"]["name"] for message in completions[0] for call in message.get("tool_calls", ())]
+    return [float(calls == ["multiply"])]
+
+
+def few_tool_messages(completions: Any, completion_ids: Any, **kwargs: Any) -> list[float]:
+    assert completion_ids == [[5, 6, 7]]  # what the policy sampled
+    return [-float(sum(message["role"] == "tool" for message in completion)) for completion in completions]
+
+
+def in_place_of_environments(completions: Any, info: Any, environment_rewards: Any, **kwargs: Any) -> list[float]:
+    return [about["tool_errors"] + sum(rewards) for about, rewards in zip(info, environment_rewards, strict=True)]
+
+
+def of_ours(messages: Any, prompt_messages: Any, turns: Any) -> list[float]:
+    assert messages == [[*TALK, *TURNS]]
+    return [float(len(messages[0]) - len(prompt_messages[0])) + len(turns[0])]
+
+
+@pytest.mark.parametrize(
+    ("function", "reward"),
+    [
+        (last_answers, 1.0), (uses_tools, 1.0), (names_of_tools, 1.0), (few_tool_messages, -2.0),
+        (in_place_of_environments, 3.0), (trl_reward(uses_tools), 1.0), (of_ours, 6.0),
+    ],
+)  # fmt: skip
+def test_a_function_of_trl_receives_the_messages_of_an_episode_after_its_prompt(function: Any, reward: float) -> None:
+    prompts = [Prompt("asked", (1,), {"answer": "391"}, TALK)]
+    inputs = CallInputs.of(prompts, ["whole"], None, "", output_tokens=[[5, 6, 7]], further=EPISODES)
+    (found,) = Call.of([UserFunction("reward", "reward", function)], inputs).wait()
+    assert list(found) == [reward]

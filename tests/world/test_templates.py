@@ -213,6 +213,16 @@ def test_a_trained_turn_ends_with_one_token_at_which_sampling_stops(byte_tokeniz
     assert sum(last.count(end) for end in ends) == last.endswith(tuple(ends))
 
 
+@pytest.mark.parametrize("name", ENDS)
+def test_every_turn_of_a_long_conversation_ends_as_those_of_short_ones(byte_tokenizer, name):
+    template, special, ends, closing = ENDS[name]
+    tokenizer = tokenizer_for(byte_tokenizer, Family(template, special, ""))
+    talk = [message for i in range(12) for message in (user(f"why {i} ?"), assistant(f"because {i}"))]
+    expected = [f"because {i}{closing}" for i in range(12)]
+    expected[-1] = f"because 11{closing or '<|eos|>'}"
+    assert trained(tokenizer, talk, ends, turns="joint") == expected
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_end_every_turn_with_one_token_at_which_their_sampling_stops(byte_tokenizer, name):
     family = FAMILIES[name]
@@ -236,6 +246,8 @@ def test_calls_of_tools_end_with_the_mark_of_their_results(byte_tokenizer):
         assert bare == [call.removesuffix("<|observation|>")]
     texts = trained(tokenizer, [*TALK, user("?"), assistant("the cat")], STOPS, turns="joint")
     assert texts == [call, "because .<|user|>", "the cat<|user|>"]
+    long = [*dialogue(2), *TALK] * 4
+    assert trained(tokenizer, long, STOPS, turns="joint") == trained(tokenizer, long, STOPS, turns="each")
 
 
 def test_the_prompt_of_a_turn_that_a_mark_ends_is_that_of_sampling(byte_tokenizer):

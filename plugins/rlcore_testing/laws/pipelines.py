@@ -8,7 +8,11 @@ rows that it accepts.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import csv
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -24,6 +28,8 @@ PAIRS = (
     ("ab", "cd"), ("a", "b"), ("what is this?", "it is a long answer."), ("naïve 🙂", "ü"), ("two\nlines", "of text"),
     ("ab", "cd"), (" begins", "with a space"), ("UPPER", "lower"), ("x" * 20, "y"), ("b", "z" * 20),
 )  # fmt: skip
+FURTHER = "further_key"
+"""Key of a row that no pipeline reads."""
 FORMS: tuple[Sequence[Any], ...] = (
     [prompt for prompt, _ in PAIRS],
     [list(pair) for pair in PAIRS],
@@ -129,6 +135,49 @@ def columns_are_kept(subject: Subject) -> None:
 
 
 @law(PIPELINES)
+def further_keys_change_nothing(subject: Subject) -> None:
+    """A row with a further key, or with one whose value is null, has the same tokens, or is refused by that key's name.
+
+    A key that a pipeline does not read must not become part of a text, and one that it would read in another row must
+    not be lost unnoticed: a refusal is a DataError that names it.
+    """
+    rows = _mappings(subject)
+    if rows is None:
+        return
+    expected = _tokens(_run(subject, rows))
+    for value, what in (("further text", "with a further key"), (None, "with a key whose value is null")):
+        made = _attempt(subject, [{**row, FURTHER: value} for row in rows])
+        if isinstance(made, Exception):
+            advice = f"leave the key out, or raise a DataError that names {FURTHER!r}"
+            require(isinstance(made, DataError) and FURTHER in str(made), f"{what} rows raise {made!r}; {advice}")
+            continue
+        _compare(expected, _tokens(made), what, "read the keys of a row by their names, and leave out all others")
+
+
+@law(PIPELINES)
+def files_have_the_tokens_of_their_rows(subject: Subject) -> None:
+    """Rows of a file or a data set have the tokens of the same rows in a list, or are refused by the source's name.
+
+    The files are JSON Lines, CSV and Parquet, in which a key that one row has is null in the others, and cells of CSV
+    are texts. `rlcore_transformers.data.rows.load_rows` reads all of them.
+    """
+    rows = _mappings(subject)
+    if rows is None:
+        return
+    expected = _tokens(_run(subject, rows))
+    with tempfile.TemporaryDirectory() as folder:
+        for what, source in _sources(rows, Path(folder)).items():
+            try:
+                made = _call(subject, source, what="eval_prompts")
+            except Exception as error:  # noqa: BLE001  a plugin's pipeline may raise anything
+                named = isinstance(error, DataError) and str(error).startswith("eval_prompts")
+                advice = "read them with `load_rows`, or raise rlcore.errors.DataError, beginning with `what`"
+                require(named, f"{what} raises {describe_error(error)}; {advice}")
+                continue
+            _compare(expected, _tokens(made), f"from {what}", "read files with `load_rows` of rlcore_transformers")
+
+
+@law(PIPELINES)
 def long_rows_are_truncated_or_refused(subject: Subject) -> None:
     """No entry is longer than `max_length`: a longer row is truncated or raises a DataError."""
     rows = _rows(subject)
@@ -171,6 +220,50 @@ def _pipeline(subject: Subject) -> Callable[..., Any]:
     config = subject.config()
     target: Callable[..., Any] = subject.it.target()
     return target if config is None else target(config)
+
+
+def _mappings(subject: Subject) -> Sequence[Mapping[str, Any]] | None:
+    """Return rows that are mappings and that the pipeline accepts, or None if there are none."""
+    shown = getattr(subject.it.target(), "example_rows", None)
+    for rows in FORMS if shown is None else (shown,):
+        if all(isinstance(row, Mapping) for row in rows) and isinstance(_attempt(subject, rows), list):
+            return rows
+    return None
+
+
+def _sources(rows: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
+    """Return files and data sets of rows, by what they are."""
+    from datasets import Dataset
+
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    lines, table, cells = (folder / f"rows.{ending}" for ending in ("jsonl", "parquet", "csv"))
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with cells.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(names)
+        writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+    found: dict[str, Any] = {"a .jsonl file": str(lines), "a .csv file": str(cells)}
+    try:
+        made = Dataset.from_list([{name: row.get(name) for name in names} for row in rows])
+    except (ValueError, TypeError):  # rows whose values have no common type in Arrow
+        return found
+    _write_parquet(made, table)
+    return found | {"a .parquet file": str(table), "a datasets.Dataset": made}
+
+
+def _write_parquet(rows: Any, path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(rows.data.table, str(path))
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _tokens(entries: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the tokens of each sequence, with the mask of those that are chosen."""
+    return [(i, tuple(each.tokens), tuple(getattr(each, "action_mask", ()))) for i, each in _sequences(entries)]
 
 
 def _rows(subject: Subject) -> Sequence[Any]:

@@ -1,6 +1,8 @@
 """Pipelines, each of which breaks one law."""
 
 import random
+from collections.abc import Mapping
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -10,6 +12,7 @@ from rlcore.errors import DataError
 from rlcore.types import Prompt, Sample
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.data.sources import load_source
 
 
 @config
@@ -141,6 +144,33 @@ def indexing(source, tokenizer, data, *, max_length, what="prompts"):
 
 def vague(source, tokenizer, data, *, max_length, what="prompts"):
     return build_prompts(source, tokenizer, data, max_length=max_length, what="the input")
+
+
+def keyed(source, tokenizer, data, *, max_length, what="prompts"):
+    rows = load_source(source, what)
+    made = build_prompts(rows, tokenizer, data, max_length=max_length, what=what)
+    keys = [len(row) - 2 if isinstance(row, Mapping) else 0 for row in rows]
+    return [attrs.evolve(prompt, tokens=prompt.tokens + (1,) * more) for prompt, more in zip(made, keys, strict=True)]
+
+
+def strict(source, tokenizer, data, *, max_length, what="prompts"):
+    rows = load_source(source, what)
+    for row in rows:
+        if isinstance(row, Mapping) and "further_key" in row:
+            raise DataError(f"{what}: a row has an unknown key")
+    return build_prompts(rows, tokenizer, data, max_length=max_length, what=what)
+
+
+def lines_of_files(source, tokenizer, data, *, max_length, what="prompts"):
+    is_file = isinstance(source, str)
+    rows = Path(source).read_text(encoding="latin-1").splitlines() if is_file else source
+    return build_prompts(rows, tokenizer, data, max_length=0 if is_file else max_length, what=what)
+
+
+def listing(source, tokenizer, data, *, max_length, what="prompts"):
+    if not isinstance(source, list):
+        raise TypeError("give a list")
+    return build_prompts(source, tokenizer, data, max_length=max_length, what=what)
 
 
 def stripping(source, tokenizer, data, *, max_length, what="samples"):

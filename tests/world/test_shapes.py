@@ -1,0 +1,465 @@
+"""Rows in the shapes of published data sets, from every kind of file: the texts they become, and what is named.
+
+The texts were written for these tests; keys, roles and nesting are those of the data sets that a shape is named after.
+Expected texts are rendered by hand: `told` writes ChatML, and `trained` are the runs of tokens in the loss.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import datasets
+import pandas as pd
+import pytest
+from chat_turns import runs_of, tokenizer_for
+from template_families import FAMILIES
+
+from rlcore.errors import DataError, RLCoreError
+from rlcore.settings import DataConfig
+from rlcore_preferences.labelled_answers import build_unpaired
+from rlcore_preferences.preferences import build_preferences
+from rlcore_reward.stepwise import UNLABELLED, build_stepwise
+from rlcore_transformers.data.pipelines import SAMPLES
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.sample_rewards import build_sample_rewards
+from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.data.sources import load_source
+
+MAKES = {
+    "samples": build_samples, "prompts": build_prompts, "preferences": build_preferences, "unpaired": build_unpaired,
+    "stepwise": build_stepwise,
+}  # fmt: skip
+BEGIN, END = "<|im_start|>", "<|im_end|>"
+
+
+def told(*turns: str) -> str:
+    """Return a conversation in ChatML, of texts `role: content`."""
+    return "".join(f"{BEGIN}{role}\n{text}{END}\n" for role, _, text in (turn.partition(": ") for turn in turns))
+
+
+def asked(*turns: str) -> str:
+    """Return the prompt from which the assistant's next turn is sampled."""
+    return f"{told(*turns)}{BEGIN}assistant\n"
+
+
+def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def by(speaker: str, text: str, **more: Any) -> dict[str, Any]:
+    return {"from": speaker, "value": text, **more}
+
+
+@attrs.frozen
+class Shape:
+    """A row, what it becomes, and which keys are named because nothing reads them.
+
+    Attributes:
+        make: the pipeline.
+        row: the row.
+        made: of samples the whole text and the trained texts; of prompts the text and the columns; of preferences the
+            prompt and both answers; of labelled answers the prompt, the answer and the label; of answers in steps the
+            text and the steps with their labels.
+        options: options of `data`.
+        unread: keys that a warning names.
+        is_plain: whether the tokenizer has no chat template; then every answer ends with <|eos|>.
+    """
+
+    make: str
+    row: Mapping[str, Any]
+    made: tuple[Any, ...]
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+    unread: tuple[str, ...] = ()
+    is_plain: bool = False
+
+
+EOS = "<|eos|>"
+TALK = [
+    said("user", "Who are you?"),
+    said("assistant", "A cat."),
+    said("user", "And now?"),
+    said("assistant", "Still."),
+]
+TOLD = told("user: Who are you?", "assistant: A cat.", "user: And now?", "assistant: Still.")
+TURNS = [f"A cat.{END}", f"Still.{END}"]
+KIND = said("system", "Be kind.")
+SUM = told("user: What is 1 + 1?", "assistant: It is 2.")
+IS_2 = [f"It is 2.{END}"]
+LOOK = {
+    "name": "look",
+    "description": "Look.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Paris"}'}}
+SEEN = {
+    "samples": ["user: Rain?", 'assistant: <call>look {"city": "Paris"}</call>', "tool: sun", "assistant: No rain."],
+}  # fmt: skip
+
+SHAPES: dict[str, Shape] = {
+    # OpenAI's chat, and data sets with its messages
+    "openai chat": Shape(
+        "samples", {"messages": [KIND, *TALK]}, (told("system: Be kind.") + TOLD, TURNS),
+    ),
+    "openai chat with weights": Shape(
+        "samples",
+        {"messages": [TALK[0], {**TALK[1], "weight": 0}, TALK[2], {**TALK[3], "weight": 1}]}, (TOLD, TURNS[1:]),
+    ),
+    "openai parts": Shape(
+        "samples",
+        {"messages": [said("user", [{"type": "text", "text": "What is 1 + 1?"}]), said("assistant", "It is 2.")]},
+        (SUM, IS_2),
+    ),
+    "openai prompt and completion": Shape(
+        "samples", {"prompt": "1 + 1 =", "completion": " 2"}, (f"1 + 1 = 2{EOS}", [f" 2{EOS}"]), is_plain=True
+    ),
+    "tulu 3": Shape(
+        "samples", {"id": "a_1", "messages": TALK, "source": "cats"}, (TOLD, TURNS), unread=("id", "source")
+    ),
+    "no robots": Shape(
+        "samples", {"prompt": "What is 1 + 1?", "prompt_id": "ab12", "messages": [
+            said("user", "What is 1 + 1?"), said("assistant", "It is 2."),
+        ], "category": "Sums"}, (SUM, IS_2), unread=("prompt", "prompt_id", "category"),
+    ),
+    "open-r1 traces": Shape(
+        "samples",
+        {"problem": "What is 1 + 1?", "solution": "2", "answer": "2", "messages": [
+            said("user", "What is 1 + 1?"), said("assistant", "<think>\nOne more than 1.\n</think>\n\nIt is 2."),
+        ], "generations": ["It is 2.", "It is 3."], "correctness_math_verify": [True, False]},
+        (
+            told("user: What is 1 + 1?", "assistant: <think>\nOne more than 1.\n</think>\n\nIt is 2."),
+            [f"<think>\nOne more than 1.\n</think>\n\nIt is 2.{END}"],
+        ),
+        unread=("problem", "solution", "answer", "generations", "correctness_math_verify"),
+    ),
+    # ShareGPT and its dialects
+    "sharegpt": Shape(
+        "samples", {"id": "x_0", "conversations": [
+            by("human", "Who are you?"), by("gpt", "A cat."), by("human", "And now?"), by("gpt", "Still."),
+        ]}, (TOLD, TURNS), unread=("id",),
+    ),
+    "sharegpt with a system turn": Shape(
+        "samples",
+        {"conversations": [by("system", "Be kind."), by("human", "What is 1 + 1?"), by("gpt", "It is 2.")]},
+        (told("system: Be kind.") + SUM, IS_2),
+    ),
+    "sharegpt with a system column": Shape(
+        "samples", {"system": "Be kind.", "conversations": [by("human", "What is 1 + 1?"), by("gpt", "It is 2.")]},
+        (told("system: Be kind.") + SUM, IS_2),
+    ),
+    "sharegpt user and assistant": Shape(
+        "samples", {"conversations": [by("user", "What is 1 + 1?"), by("assistant", "It is 2.")]}, (SUM, IS_2)
+    ),
+    "sharegpt chatgpt and bing": Shape(
+        "samples", {"conversations": [by("human", "What is 1 + 1?"), by("chatgpt", "It is 2.")]}, (SUM, IS_2)
+    ),
+    "slim orca": Shape(
+        "samples", {"conversations": [
+            by("system", "Be kind.", weight=None), by("human", "What is 1 + 1?", weight=0.0),
+            by("gpt", "It is 2.", weight=1.0),
+        ]}, (told("system: Be kind.") + SUM, IS_2),
+    ),
+    "role and content under conversations": Shape("samples", {"conversations": TALK}, (TOLD, TURNS)),
+    "from and value under messages": Shape(
+        "samples", {"messages": [by("human", "What is 1 + 1?"), by("gpt", "It is 2.")]}, (SUM, IS_2)
+    ),
+    "role and value": Shape(
+        "samples", {"conversations": [
+            {"role": "user", "value": "What is 1 + 1?"}, {"role": "assistant", "value": "It is 2."},
+        ]}, (SUM, IS_2),
+    ),
+    "conversation, renamed": Shape(
+        "samples", {"conversation": TALK}, (TOLD, TURNS), options={"columns": {"messages": "conversation"}}
+    ),
+    "ultrachat, renamed": Shape(
+        "samples", {"id": "3", "data": ["1 + 1 =", " 2", " and 2 + 2 =", " 4"]},
+        (f"1 + 1 = 2{EOS} and 2 + 2 = 4{EOS}", [f" 2{EOS}", f" 4{EOS}"]), options={"columns": {"messages": "data"}},
+        unread=("id",), is_plain=True,
+    ),
+    "magpie": Shape(
+        "samples", {"uuid": "u", "instruction": "What is 1 + 1?", "response": "It is 2.", "conversations": [
+            by("human", "What is 1 + 1?"), by("gpt", "It is 2."),
+        ]}, (SUM, IS_2), unread=("uuid", "instruction", "response"),
+    ),
+    # Alpaca, Dolly, and questions with answers
+    "alpaca": Shape(
+        "samples", {"instruction": "What is 1 + 1?", "input": "", "output": "It is 2."}, (SUM, IS_2)
+    ),
+    "alpaca with text": Shape(
+        "samples", {"instruction": "What is 1 + 1?", "input": "", "output": "It is 2.", "text": "Below is ..."},
+        (SUM, IS_2), unread=("text",),
+    ),
+    "alpaca with input": Shape(
+        "samples", {"instruction": "Add.", "input": "1 and 1", "output": "It is 2."},
+        (told("user: Add.\n\n1 and 1", "assistant: It is 2."), IS_2),
+    ),
+    "alpaca with system": Shape(
+        "samples", {"instruction": "What is 1 + 1?", "input": "", "output": "It is 2.", "system": "Be kind."},
+        (told("system: Be kind.") + SUM, IS_2),
+    ),
+    "alpaca with history": Shape(
+        "samples", {"instruction": "And now?", "input": "", "output": "Still.", "history": [["Who are you?", "A cat."]]},
+        (TOLD, TURNS),
+    ),
+    "alpaca without a template": Shape(
+        "samples", {"instruction": "Add.", "input": "1 and 1", "output": "2"},
+        (f"### Instruction:\nAdd.\n\n### Input:\n1 and 1\n\n### Response:\n2{EOS}", [f"2{EOS}"]), is_plain=True,
+    ),
+    "dolly": Shape(
+        "samples",
+        {"instruction": "Who is it?", "context": "The cat sat.", "response": "The cat.", "category": "closed_qa"},
+        (told("user: Who is it?\n\nThe cat sat.", "assistant: The cat."), [f"The cat.{END}"]), unread=("category",),
+    ),
+    "gsm8k": Shape(
+        "samples", {"question": "What is 1 + 1?", "answer": "It is 2."}, (SUM, IS_2),
+        options={"columns": {"prompt": "question", "output": "answer"}, "as_messages": True},
+    ),
+    "metamath": Shape(
+        "samples", {"query": "1 + 1 =", "response": " 2", "type": "GSM"}, (f"1 + 1 = 2{EOS}", [f" 2{EOS}"]),
+        options={"columns": {"prompt": "query"}}, unread=("type",), is_plain=True,
+    ),
+    "open orca": Shape(
+        "samples",
+        {"id": "t.1", "system_prompt": "Be kind.", "question": "What is 1 + 1?", "response": "It is 2."},
+        (told("system: Be kind.") + SUM, IS_2),
+        options={"columns": {"prompt": "question"}, "as_messages": True}, unread=("id",),
+    ),
+    "texts": Shape(
+        "samples", {"text": "The cat sat."}, (f"The cat sat.{EOS}", [f"he cat sat.{EOS}"]), is_plain=True
+    ),
+    "texts with their source": Shape(
+        "samples", {"text": "The cat sat.", "meta": {"url": "a.b"}, "id": 7},
+        (f"The cat sat.{EOS}", [f"he cat sat.{EOS}"]), unread=("meta", "id"), is_plain=True,
+    ),
+    "trl prompt and completion": Shape(
+        "samples", {"prompt": TALK[:3], "completion": TALK[3:]}, (TOLD, TURNS[1:]),
+    ),
+    # Calls of functions
+    "openai tools": Shape(
+        "samples", {"messages": [
+            said("user", "Rain?"), said("assistant", None, tool_calls=[CALL]), said("tool", "sun", tool_call_id="call_1"),
+            said("assistant", "No rain."),
+        ], "tools": [{"type": "function", "function": LOOK}]}, (told(*SEEN["samples"]), [
+            f'<call>look {{"city": "Paris"}}</call>{END}', f"No rain.{END}",
+        ]),
+    ),
+    "sharegpt tools": Shape(
+        "samples", {"conversations": [
+            by("human", "Rain?"), by("function_call", '{"name": "look", "arguments": {"city": "Paris"}}'),
+            by("observation", "sun"), by("gpt", "No rain."),
+        ], "tools": json.dumps([LOOK])}, (told(*SEEN["samples"]), [
+            f'<call>look {{"city": "Paris"}}</call>{END}', f"No rain.{END}",
+        ]),
+    ),
+    # Prompts to sample from
+    "openai prompts": Shape("prompts", {"prompt": [KIND, *TALK[:1]]}, (asked("system: Be kind.", "user: Who are you?"), {})),
+    "verl": Shape(
+        "prompts",
+        {"data_source": "sums", "prompt": [said("user", "What is 1 + 1?")], "ability": "math",
+         "reward_model": {"style": "rule", "ground_truth": "2"}, "extra_info": {"index": 7, "split": "train"}},
+        (asked("user: What is 1 + 1?"), {
+            "data_source": "sums", "ability": "math", "reward_model": {"style": "rule", "ground_truth": "2"},
+            "extra_info": {"index": 7, "split": "train"},
+        }),
+    ),
+    "open-r1 problems": Shape(
+        "prompts", {"problem": "What is 1 + 1?", "solution": "$2$"},
+        (asked("system: Think.\nThen answer.", "user: What is 1 + 1?"), {"solution": "$2$"}),
+        options={"prompt_column": "problem", "as_messages": True, "system_prompt": "Think.\nThen answer."},
+    ),
+    "open-r1 problems, renamed": Shape(
+        "prompts", {"problem": "1 + 1 =", "solution": "2"}, ("1 + 1 =", {"solution": "2"}),
+        options={"columns": {"prompt": "problem"}}, is_plain=True,
+    ),
+    "gsm8k prompts": Shape(
+        "prompts", {"question": "1 + 1 =", "answer": "Add.\n#### 2"}, ("1 + 1 =", {"answer": "Add.\n#### 2"}),
+        options={"prompt_column": "question"}, is_plain=True,
+    ),
+    "sharegpt prompts": Shape(
+        "prompts", {"conversations": [by("human", "What is 1 + 1?"), by("gpt", "It is 2.")], "source": "web"},
+        (asked("user: What is 1 + 1?"), {"source": "web"}),
+    ),
+    "alpaca prompts": Shape(
+        "prompts", {"instruction": "Add.", "input": "1 and 1", "output": "It is 2."},
+        (asked("user: Add.\n\n1 and 1"), {"output": "It is 2."}),
+    ),
+    # Preferences
+    "ultrafeedback": Shape(
+        "preferences",
+        {"prompt": "What is 1 + 1?", "prompt_id": "ab", "chosen": [
+            said("user", "What is 1 + 1?"), said("assistant", "It is 2."),
+        ], "rejected": [said("user", "What is 1 + 1?"), said("assistant", "3")], "messages": [
+            said("user", "What is 1 + 1?"), said("assistant", "It is 2."),
+        ], "score_chosen": 8.5, "score_rejected": 3.0},
+        (asked("user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"),
+        unread=("prompt_id", "messages", "score_chosen", "score_rejected"),
+    ),
+    "ultrafeedback in texts": Shape(
+        "preferences", {"source": "sums", "prompt": "1 + 1 =", "chosen": " 2", "rejected": " 3", "chosen-rating": 5.0},
+        ("1 + 1 =", f" 2{EOS}", f" 3{EOS}"), unread=("source", "chosen-rating"), is_plain=True,
+    ),
+    "trl explicit": Shape(
+        "preferences",
+        {"prompt": [said("user", "What is 1 + 1?")], "chosen": [said("assistant", "It is 2.")],
+         "rejected": [said("assistant", "3")]}, (asked("user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"),
+    ),
+    "trl implicit": Shape(
+        "preferences",
+        {"chosen": [said("user", "What is 1 + 1?"), said("assistant", "It is 2.")],
+         "rejected": [said("user", "What is 1 + 1?"), said("assistant", "3")]},
+        (asked("user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"),
+    ),
+    "hh-rlhf": Shape(
+        "preferences",
+        {"chosen": "\n\nHuman: What is 1 + 1?\n\nAssistant: It is 2.",
+         "rejected": "\n\nHuman: What is 1 + 1?\n\nAssistant: Who knows?"},
+        ("\n\nHuman: What is 1 + 1?\n\nAssistant:", f" It is 2.{EOS}", f" Who knows?{EOS}"), is_plain=True,
+    ),
+    "orca pairs": Shape(
+        "preferences", {"system": "Be kind.", "question": "What is 1 + 1?", "chosen": "It is 2.", "rejected": "3"},
+        (asked("system: Be kind.", "user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"),
+        options={"columns": {"prompt": "question"}, "as_messages": True},
+    ),
+    "argilla": Shape(
+        "preferences",
+        {"instruction": "1 + 1 =", "chosen_response": " 2", "rejected_response": " 3", "chosen_avg_rating": 5.0},
+        ("1 + 1 =", f" 2{EOS}", f" 3{EOS}"),
+        options={"columns": {"prompt": "instruction", "chosen": "chosen_response", "rejected": "rejected_response"}},
+        unread=("chosen_avg_rating",), is_plain=True,
+    ),
+    "sharegpt pairs": Shape(
+        "preferences",
+        {"conversations": [by("human", "What is 1 + 1?")], "chosen": by("gpt", "It is 2."), "rejected": by("gpt", "3")},
+        (asked("user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"),
+    ),
+    "alpaca pairs": Shape(
+        "preferences", {"instruction": "What is 1 + 1?", "input": "", "chosen": "It is 2.", "rejected": "3"},
+        (asked("user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"),
+    ),
+    # Verdicts
+    "kto": Shape(
+        "unpaired",
+        {"prompt": [said("user", "What is 1 + 1?")], "completion": [said("assistant", "It is 2.")], "label": True},
+        (asked("user: What is 1 + 1?"), f"It is 2.{END}", True),
+    ),
+    "kto in texts": Shape(
+        "unpaired", {"prompt": "1 + 1 =", "completion": " 3", "label": False}, ("1 + 1 =", f" 3{EOS}", False),
+        is_plain=True,
+    ),
+    "prm800k": Shape(
+        "stepwise", {"prompt": "1 + 1 + 1 =", "completions": ["1 + 1 is 2.", "2 + 1 is 4."], "labels": [True, False]},
+        ("1 + 1 + 1 =1 + 1 is 2.\n2 + 1 is 4.\n", [("1 + 1 is 2.", 1), ("2 + 1 is 4.", 0)]), is_plain=True,
+    ),
+    "math shepherd": Shape(
+        "stepwise", {"prompt": "1 + 1 =", "completions": ["Step 1: It is 2."], "labels": [1], "task": "GSM8K"},
+        ("1 + 1 =Step 1: It is 2.\n", [("Step 1: It is 2.", 1)]), unread=("task",), is_plain=True,
+    ),
+}  # fmt: skip
+
+# Ways in which rows are given
+
+
+def _write(row: Mapping[str, Any], path: Path) -> str:
+    rows = [dict(row)] * 2
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in rows), encoding="utf-8")
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    elif path.suffix == ".parquet":
+        datasets.Dataset.from_list(rows).to_parquet(str(path))
+    elif path.suffix == "":
+        datasets.Dataset.from_list(rows).save_to_disk(str(path))
+    else:
+        cells = [
+            {key: each if isinstance(each, str) else json.dumps(each) for key, each in row.items()} for row in rows
+        ]
+        pd.DataFrame(cells).to_csv(path, index=False, sep="," if path.suffix == ".csv" else "\t")
+    return str(path)
+
+
+WAYS = {
+    "rows": lambda row, _: [dict(row)] * 2,
+    "jsonl": lambda row, folder: _write(row, folder / "rows.jsonl"),
+    "json": lambda row, folder: _write(row, folder / "rows.json"),
+    "parquet": lambda row, folder: _write(row, folder / "rows.parquet"),
+    "csv": lambda row, folder: _write(row, folder / "rows.csv"),
+    "tsv": lambda row, folder: _write(row, folder / "rows.tsv"),
+    "frame": lambda row, _: pd.DataFrame([dict(row)] * 2),
+    "frame of parquet": lambda row, folder: pd.read_parquet(_write(row, folder / "rows.parquet")),
+    "data set": lambda row, _: datasets.Dataset.from_list([dict(row)] * 2),
+    "load_from_disk": lambda row, folder: _write(row, folder / "saved"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def chatml(byte_tokenizer):
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "{{ m.content }}",
+        "{{ m.content or '' }}{% for c in m.tool_calls or [] %}<call>{{ c.function.name }} "
+        "{{ c.function.arguments | tojson }}</call>{% endfor %}",
+    )
+    return tokenizer
+
+
+@pytest.fixture
+def plain(byte_tokenizer):
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
+    tokenizer.chat_template = None
+    return tokenizer
+
+
+def build(shape: Shape, source: Any, tokenizer: Any, options: Mapping[str, Any]) -> list[Any]:
+    what = "prompts" if shape.make == "prompts" else "samples"
+    return list(MAKES[shape.make](source, tokenizer, DataConfig(**options), max_length=0, what=what))
+
+
+def described(made: Any, shape: Shape, tokenizer: Any) -> tuple[Any, ...]:
+    """Return what a pipeline made of a row in the form of `Shape.made`."""
+
+    def parts(sample: Any) -> tuple[str, list[str]]:
+        tokens = [token for token in sample.tokens if token != tokenizer.bos_token_id]
+        return tokenizer.decode(tokens), runs_of(sample.tokens, sample.action_mask, tokenizer)
+
+    if shape.make == "samples":
+        return parts(made)
+    if shape.make == "prompts":
+        return made.text, dict(made.columns)
+    if shape.make == "unpaired":
+        whole, (answer,) = parts(made.sample)
+        return before(whole, answer), answer, made.label
+    if shape.make == "stepwise":
+        whole, (answer,) = parts(made.sample)
+        ends = [k for k, label in enumerate(made.labels) if label != UNLABELLED]
+        return whole, list(zip(answer.rstrip("\n").split("\n"), (made.labels[k] for k in ends), strict=True))
+    (whole, (chosen,)), (other, (rejected,)) = parts(made.chosen), parts(made.rejected)
+    assert before(whole, chosen) == before(other, rejected)
+    return before(whole, chosen), chosen, rejected
+
+
+def before(whole: str, answer: str) -> str:
+    """Return the prompt of an answer, after which a template may break the line."""
+    assert whole.removesuffix("\n").endswith(answer)
+    return whole.removesuffix("\n").removesuffix(answer)
+
+
+def named_in(text: str) -> set[str]:
+    """Return the keys that warnings named as not read."""
+    found = re.findall(r"keys of rows are not read: (.*?); ", text)
+    return {key for line in found for key in re.findall(r"'([^']+)' \(", line)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_published_shape_has_its_texts_from_every_kind_of_file(
+    name: str, way: str, chatml: Any, plain: Any, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    shape = SHAPES[name]
+    tokenizer = plain if shape.is_plain else chatml
+    made = build(shape, WAYS[way](shape.row, tmp_path), tokenizer, shape.options)
+    assert [described(each, shape, tokenizer) for each in made] == [shape.made] * 2
+    assert named_in(capsys.readouterr().err) == set(shape.unread)
