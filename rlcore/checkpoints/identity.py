@@ -33,8 +33,6 @@ TRAINER = "trainer.name"
 OPTIONS = ("trainer", "model", "gen", "sampler")
 """Sections whose options belong to plugins: another version of a plugin may add or remove options."""
 ABSENT = "not there"
-NOT_COMPARED = ("world_size",)
-"""Names that an earlier version compared."""
 FIXED = "run.seed"
 """What no resumed run can change, because random numbers and the order of rows go on from the checkpoint's."""
 NOT_EXACT = "dropout, or the sampler, draws other random numbers than without the change"
@@ -145,7 +143,7 @@ def _recorded(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> Mapping[st
             f"resume from it: set trainer.name to '{then.get(TRAINER)}', or start a new run from "
             f"{checkpoint.path / 'model'}"
         )
-    return {name: value for name, value in then.items() if name not in NOT_COMPARED}
+    return dict(then)
 
 
 def _without_new_options(changes: Iterable[_Change]) -> list[_Change]:
@@ -163,7 +161,7 @@ def _warn_of_names(accept: Sequence[str], names: Sequence[str]) -> None:
     """Log which of the names in `accept` are those of nothing that is compared, so that they accept no change."""
     known = {name[:end] for name in names for end in range(1, len(name) + 1) if name[end : end + 1] in ("", ".")}
     for name in accept:
-        if name not in known and name not in NOT_COMPARED:
+        if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known - set(names)))}"
             log.warning("run.accept_changes: nothing that is compared has this name", name=name, hint=hint)

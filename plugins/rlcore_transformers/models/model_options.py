@@ -24,7 +24,6 @@ class SpeedConfig:
     fused_activations: bool = option(True, "replace GELU written out in Python by torch's fused kernel (equal to 5e-7)")
     packed_decoding: bool = option(True, "on a CPU, decode without padding where that is faster (with `rlcore-cpu`)")
     shared_prompts: bool = option(True, "in packed decoding, store a prompt's keys and values once for all samples")
-    sequence_cache: bool = option(True, "no effect: removed, because it was no faster; still read from older runs")
     preallocated_cache: bool = option(True, "allocate the key-value cache once, for all tokens to come")
 
 

@@ -21,7 +21,6 @@ from rlcore_transformers.models import loading
 from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
 from rlcore_transformers.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionDecoder
 from rlcore_transformers.models.decoding.static import MakeDecoder, make_no_decoder
-from rlcore_transformers.models.former_q_heads import FormerQPolicy
 from rlcore_transformers.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.heads import TrunkValue
@@ -31,7 +30,7 @@ from rlcore_transformers.models.peft.adapters import Adapters
 from rlcore_transformers.models.weights import check_same_form
 
 
-class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
+class ModelPolicy(ModelLearner[ActorCritic]):
     """A language model, its heads and its reference model (`rlcore.protocols.Policy`).
 
     Args:
