@@ -44,6 +44,7 @@ def make_tiny_pipeline(*, size: int = 4, seed: int = 0, **scheduler: Any) -> dif
     stable_diffusion = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "steps_offset": 1}
     options = {**stable_diffusion, "clip_sample": False, "set_alpha_to_one": False, **scheduler}
     return diffusers.StableDiffusionPipeline(
-        vae=vae, text_encoder=text_encoder, tokenizer=tokenizer, unet=unet, scheduler=diffusers.DDIMScheduler(**options),
-        safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+        vae=vae, text_encoder=text_encoder, tokenizer=tokenizer, unet=unet,
+        scheduler=diffusers.DDIMScheduler(**options), safety_checker=None, feature_extractor=None,
+        requires_safety_checker=False,
     )  # fmt: skip
