@@ -13,7 +13,6 @@ from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import HeadBuilder
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.compiled import use_compiler
-from rlcore_transformers.models.decoding.static import check_static_is_installed
 from rlcore_transformers.models.embedding_noise import add_noise
 from rlcore_transformers.models.forward import looks_ahead
 from rlcore_transformers.models.input_layout import CausalLayout
@@ -52,11 +51,8 @@ def build_causal_lm(
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
-        ConfigError: `decoding` is static, and the plugin that provides it is not installed; or the machine cannot run
-            `compile` or `liger_kernel`.
+        ConfigError: the machine cannot run `compile` or `liger_kernel`.
     """
-    if config.decoding == "static":
-        check_static_is_installed()
     spec = starting_point(spec, start, in_place=True)
     model = loading.load_model(spec, config)
     loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
@@ -93,7 +89,6 @@ def build_causal_lm(
         max_length=context,
         max_prompt_length=max(context - 1, 0),
         sampling_dtype=config.sampling_dtype,
-        decoding=config.decoding,
     )
 
 

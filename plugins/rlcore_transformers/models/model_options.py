@@ -81,10 +81,6 @@ class CausalLMConfig(LanguageModelConfig):
         2.0, "memory for the outputs of frozen bottom layers, which then run once per step for all epochs and the "
         "reference; 0: they run in every forward pass", ge=0, unit="GB",
     )  # fmt: skip
-    decoding: Literal["auto", "dynamic", "static"] = option(
-        "auto", "how sampling decodes: `dynamic` in a growing or packed key-value cache, `static` in buffers of fixed "
-        "shape, on a GPU with CUDA graphs (comes with a plugin); `auto` is `dynamic`",
-    )  # fmt: skip
     neftune_alpha: float = option(
         0.0, "noise on the embeddings in training: for each of the L tokens of a sequence uniform in plus and minus "
         "this divided by the root of L times the width; for trainers with dropout, such as sft; evaluation, sampling "
