@@ -15,9 +15,9 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS))
 
-from generators import arguments, configuration, conformance, errors, hooks, houses, moved, protocols, run  # noqa: E402  # needs the path set above
+from generators import arguments, configuration, conformance, errors, hooks, houses, protocols, run  # noqa: E402  # needs the path set above
 
-GENERATORS = (arguments, configuration, hooks, protocols, run, errors, conformance, moved, houses)
+GENERATORS = (arguments, configuration, hooks, protocols, run, errors, conformance, houses)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlcore import _moved
 from rlcore._lazy import lazy
 from rlcore._version import __version__
 
@@ -39,5 +38,3 @@ _HOMES = {
 }
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)
-
-_moved.install()

@@ -31,7 +31,6 @@ KINDS = {
 """The kinds of components, each with the word for one component of the kind."""
 FACTS = {"architectures": ("fits", "sections")}
 """Kind of components → the further arguments of their registration (`rlcore.hookspecs.Register`)."""
-FORMERLY = "formerly"
 """Argument of every registration: the full name of the component in an earlier dist, which still finds it."""
 COMMON_OPTIONS = ("betas", "eps", "weight_decay")
 """Options of every optimizer that has them in its signature."""
@@ -80,11 +79,6 @@ class Component(Generic[T]):
     def qualified(self) -> str:
         """The full name, `dist:name`, which is unique."""
         return f"{self.dist}:{self.name}"
-
-    @property
-    def lasting_name(self) -> str:
-        """The full name that records of runs hold: that of the dist which registered the component first."""
-        return str(self.facts.get(FORMERLY, self.qualified))
 
     @property
     def is_reserved(self) -> bool:
@@ -188,10 +182,8 @@ def check_component(component: Component[Any]) -> None:
 
 
 def _check_fact(component: Component[Any], fact: str, value: Any, what: str) -> None:
-    if fact not in (FORMERLY, *FACTS.get(component.kind, ())):
+    if fact not in FACTS.get(component.kind, ()):
         raise PluginError(f"{what}: '{fact}' is no argument of the registration of {component.kind}")
-    if fact == FORMERLY and not (isinstance(value, str) and all(value.partition(":"))):
-        raise PluginError(f"{what}: formerly is {value!r}; it must be the full name 'dist:name'")
     if fact == "fits" and not (callable(value) or _is_reference(value)):
         raise PluginError(f"{what}: fits is {value!r}; it must be callable or 'module:attribute'")
     if fact == "sections" and not (isinstance(value, Mapping) and all(map(_is_config, value.values()))):

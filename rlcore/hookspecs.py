@@ -11,7 +11,6 @@ None is used, and the others are not asked.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -60,7 +59,6 @@ class Register(Protocol):
         summary: str = "",
         fits: Any = None,
         sections: Mapping[str, Any] | None = None,
-        formerly: str = "",
     ) -> None:
         """Register a component.
 
@@ -81,8 +79,6 @@ class Register(Protocol):
                 several the first by name.
             sections: of an architecture, the class of the options of each mapping in the section `model`, such as
                 `tokenizer`, by name, for `rlcore show`.
-            formerly: full name of the component in an earlier dist, if it has moved; configurations and checkpoints
-                with that name still find it.
         """
         ...
 
@@ -435,13 +431,3 @@ def wrap_component(component: Component[Any], config: TrainConfig | None) -> Cal
         trainer, policy, store or logger, the callable itself for a sampler, pipeline or reward (`functools.wraps` keeps
         its signature), and the builder for an optimizer, schedule or sharding.
     """
-
-
-def __getattr__(name: str) -> Any:
-    """Return a protocol of rlcore 0.1 that has moved to `rlcore.protocols`, with a deprecation warning."""
-    if name not in ("ParallelFiles", "StagedFiles", "Uploader"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import rlcore.protocols
-
-    warnings.warn(f"rlcore.hookspecs.{name} is now rlcore.protocols.{name}", DeprecationWarning, stacklevel=2)
-    return getattr(rlcore.protocols, name)

@@ -295,10 +295,7 @@ class PPOTrainer:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])
-        # Checkpoints of earlier versions hold the weight alone.
-        self.kl.load_state_dict(
-            state["kl"] if "kl" in state else {"value": state["kl_coef"], "initial": self.kl.initial}
-        )
+        self.kl.load_state_dict(state["kl"])
         self.num_rounds = state["num_rounds"]
         self.scale.load_state_dict(state["scale"])
 

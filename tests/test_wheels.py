@@ -276,7 +276,7 @@ def test_the_core_and_a_plugin_install_with_only_their_requirements(
     assert {line.partition(" ")[0] for line in imported} == brought
 
 
-HOOKS_ONLY = {"rlcore-asynchronous", "rlcore-cpu", "rlcore-cuda-graphs", "rlcore-profile"}
+HOOKS_ONLY = {"rlcore-asynchronous", "rlcore-cpu", "rlcore-profile"}
 """Dists that register no component: they wrap others' components and observe runs."""
 TRAIN = """
 import json, rlcore

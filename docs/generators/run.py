@@ -6,7 +6,6 @@ import attrs
 
 from generators.docstrings import Docstring, Undocumented, read, signature
 from generators.protocols import methods
-from rlcore.training.former_names import FORMER
 from rlcore.training.models import Models
 from rlcore.training.progress import Closing, Progress
 from rlcore.training.run import Run
@@ -25,14 +24,6 @@ most trainers use are names of the run itself: `run.build`, `run.updater`, `run.
 `run.temperature` and `run.ranks`. The rest belongs to one of its parts. Loggers and observers receive the same object
 and rely only on [`RunView`](protocols/RunView.md).
 """
-OLD = """\
-## Names of rlcore 0.1
-
-They still work, with a `DeprecationWarning`.
-
-| old name | new name |
-|---|---|
-"""
 
 
 def pages() -> dict[str, str]:
@@ -41,7 +32,6 @@ def pages() -> dict[str, str]:
     for name, part in PARTS.items():
         described = read(part, part.__name__)
         lines += [f"## run.{name}", "", described.text, "", *_section(f"run.{name}", part)]
-    lines += [OLD + "\n".join(f"| `run.{old}` | `run.{new}` |" for old, (new, _) in sorted(FORMER.items())), ""]
     return {"run.md": "\n".join(lines)}
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerBase
 
-from rlcore_ddpo import diffusers_classes as classes
+from rlcore_ddpo import diffusers_classes as diffusers
 from rlcore_ddpo.config import StableDiffusionConfig
 
 
 def pipeline_of_configs(
     name: str | Path, config: StableDiffusionConfig, tokenizer: PreTrainedTokenizerBase
-) -> classes.StableDiffusionPipeline:
+) -> diffusers.StableDiffusionPipeline:
     """Return a pipeline whose parts have the sizes of those of a folder or hub id; no weights are read.
 
     Args:
@@ -23,14 +23,14 @@ def pipeline_of_configs(
         tokenizer: the pipeline's tokenizer.
     """
     source: dict[str, Any] = {"revision": config.revision}
-    with classes.quiet_diffusers():
+    with diffusers.quiet_diffusers():
         unet, vae = (
             kind.from_config(kind.load_config(name, subfolder=folder, **source)).to(getattr(torch, config.dtype))
-            for kind, folder in ((classes.UNet2DConditionModel, "unet"), (classes.AutoencoderKL, "vae"))
+            for kind, folder in ((diffusers.UNet2DConditionModel, "unet"), (diffusers.AutoencoderKL, "vae"))
         )
         options = CLIPTextConfig.from_pretrained(name, subfolder="text_encoder", **source)
-        scheduler = classes.DDIMScheduler.from_pretrained(name, subfolder="scheduler", **source)
-        return classes.StableDiffusionPipeline(
+        scheduler = diffusers.DDIMScheduler.from_pretrained(name, subfolder="scheduler", **source)
+        return diffusers.StableDiffusionPipeline(
             vae=vae, text_encoder=CLIPTextModel(options).to(getattr(torch, config.dtype)), tokenizer=tokenizer,
             unet=unet, scheduler=scheduler, safety_checker=None, feature_extractor=None,
             requires_safety_checker=False,

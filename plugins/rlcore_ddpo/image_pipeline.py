@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import CheckpointError
-from rlcore_ddpo import diffusers_classes as classes
+from rlcore_ddpo import diffusers_classes as diffusers
 
 ADAPTER = "default"
 """Name of the LoRA layers in the UNet."""
@@ -43,10 +43,10 @@ class ImagePipeline:
     export_class = "diffusers.StableDiffusionPipeline"
     max_length = 0
 
-    def __init__(self, pipeline: classes.StableDiffusionPipeline, *, has_lora: bool) -> None:
+    def __init__(self, pipeline: diffusers.StableDiffusionPipeline, *, has_lora: bool) -> None:
         self.pipeline, self.has_lora, self.version = pipeline, has_lora, 0
         self.tokenizer: PreTrainedTokenizerBase = pipeline.tokenizer
-        self.module: classes.UNet2DConditionModel = pipeline.unet
+        self.module: diffusers.UNet2DConditionModel = pipeline.unet
         self._forward: Callable[..., Any] = self.module
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._embedding = lru_cache(maxsize=MAX_CACHED)(self._embed)
@@ -90,7 +90,7 @@ class ImagePipeline:
 
     @torch.no_grad()
     def _embed(self, text: str) -> Tensor:
-        with classes.quiet_diffusers():
+        with diffusers.quiet_diffusers():
             embedding: Tensor = self.pipeline.encode_prompt(text, self.device, 1, False)[0][0]
         return embedding
 
@@ -125,11 +125,11 @@ class ImagePipeline:
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the UNet as `unet/`, or the LoRA layers alone, in the formats of diffusers."""
-        with classes.quiet_diffusers():
+        with diffusers.quiet_diffusers():
             if self.has_lora:
                 options = self.module.peft_config[ADAPTER].to_dict()  # without them, loading assumes lora_alpha = r
                 plain = {name: sorted(value) if isinstance(value, set) else value for name, value in options.items()}
-                classes.StableDiffusionPipeline.save_lora_weights(
+                diffusers.StableDiffusionPipeline.save_lora_weights(
                     folder, unet_lora_layers=self._lora(), weight_name=LORA_FILE, unet_lora_adapter_metadata=plain
                 )
             else:
@@ -163,10 +163,10 @@ class ImagePipeline:
     def export(self, folder: Path) -> None:
         """Write a pipeline that plain diffusers loads; LoRA layers are merged, and also saved in `adapter/`."""
         if not self.has_lora:
-            with classes.quiet_diffusers():
+            with diffusers.quiet_diffusers():
                 self.pipeline.save_pretrained(folder)
             return
-        with classes.quiet_diffusers():
+        with diffusers.quiet_diffusers():
             merged = copy.deepcopy(self.module)
             merged.fuse_lora()
             merged.unload_lora()

@@ -16,7 +16,7 @@ from rlcore.checkpoints import verify_model
 from rlcore.config import ConfigOnly
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
-from rlcore_ddpo import diffusers_classes as classes
+from rlcore_ddpo import diffusers_classes as diffusers
 from rlcore_ddpo.config import KIND, StableDiffusionConfig
 from rlcore_ddpo.config_pipeline import pipeline_of_configs
 from rlcore_ddpo.image_pipeline import ADAPTER, ImagePipeline
@@ -44,7 +44,7 @@ def build_stable_diffusion(spec: Any, config: StableDiffusionConfig, *, tokenize
         ModelError: the pipeline cannot be loaded, has other parts than those of Stable Diffusion, or a scheduler
             without a noise schedule for DDIM.
     """
-    pipeline = spec if isinstance(spec, classes.StableDiffusionPipeline) else _load(spec, config, tokenizer)
+    pipeline = spec if isinstance(spec, diffusers.StableDiffusionPipeline) else _load(spec, config, tokenizer)
     _check_parts(pipeline)
     pipeline.scheduler = as_ddim(pipeline.scheduler)
     if tokenizer is not None:
@@ -62,7 +62,7 @@ def build_stable_diffusion(spec: Any, config: StableDiffusionConfig, *, tokenize
     return ImagePipeline(pipeline, has_lora=config.lora is not None)
 
 
-def as_ddim(scheduler: Any) -> classes.DDIMScheduler:
+def as_ddim(scheduler: Any) -> diffusers.DDIMScheduler:
     """Return a `DDIMScheduler` with the noise schedule and the options of a scheduler of the DDPM family.
 
     A `DDIMScheduler` is returned as it is. Options that other schedulers do not have, such as `clip_sample`, are off.
@@ -88,19 +88,19 @@ def as_ddim(scheduler: Any) -> classes.DDIMScheduler:
             f"the pipeline's {name} has rescale_betas_zero_snr = True with prediction_type = 'epsilon', for which the "
             "first step divides by 0: set it to False, or train a model of v_prediction"
         )
-    if isinstance(scheduler, classes.DDIMScheduler):
+    if isinstance(scheduler, diffusers.DDIMScheduler):
         return scheduler
     get_logger("ddpo").info("DDIM takes the place of the pipeline's scheduler", scheduler=name)
     # Not from_config, which drops options that register_to_config has changed from their defaults.
-    known = inspect.signature(classes.DDIMScheduler).parameters
+    known = inspect.signature(diffusers.DDIMScheduler).parameters
     kept = {"clip_sample": False, **{option: value for option, value in options.items() if option in known}}
-    with classes.quiet_diffusers():
-        ddim: classes.DDIMScheduler = classes.DDIMScheduler(**kept)
+    with diffusers.quiet_diffusers():
+        ddim: diffusers.DDIMScheduler = diffusers.DDIMScheduler(**kept)
     _check_rebuilt(ddim, scheduler, kept)
     return ddim
 
 
-def _check_rebuilt(ddim: classes.DDIMScheduler, scheduler: Any, options: Mapping[str, Any]) -> None:
+def _check_rebuilt(ddim: diffusers.DDIMScheduler, scheduler: Any, options: Mapping[str, Any]) -> None:
     """Check that a rebuilt scheduler has every option of the pipeline's own, and the same noise schedule."""
     name = type(scheduler).__name__
     for option, value in options.items():
@@ -116,7 +116,7 @@ def _check_rebuilt(ddim: classes.DDIMScheduler, scheduler: Any, options: Mapping
         )
 
 
-def _load(spec: Any, config: StableDiffusionConfig, tokenizer: Any) -> classes.StableDiffusionPipeline:
+def _load(spec: Any, config: StableDiffusionConfig, tokenizer: Any) -> diffusers.StableDiffusionPipeline:
     if not isinstance(spec, (str, os.PathLike)):
         raise ModelError(
             f"model = {type(spec).__name__}: trainer 'ddpo' takes a StableDiffusionPipeline, its folder or a hub id"
@@ -130,8 +130,8 @@ def _load(spec: Any, config: StableDiffusionConfig, tokenizer: Any) -> classes.S
     try:
         if isinstance(spec, ConfigOnly):
             return pipeline_of_configs(place, config, tokenizer)
-        with classes.quiet_diffusers():
-            pipeline = classes.StableDiffusionPipeline.from_pretrained(
+        with diffusers.quiet_diffusers():
+            pipeline = diffusers.StableDiffusionPipeline.from_pretrained(
                 place, dtype=getattr(torch, config.dtype), revision=config.revision, variant=config.variant,
                 safety_checker=None, feature_extractor=None, requires_safety_checker=False,
             )  # fmt: skip
@@ -140,7 +140,7 @@ def _load(spec: Any, config: StableDiffusionConfig, tokenizer: Any) -> classes.S
         raise ModelError(
             f"model = {name!r} ({found}): cannot be loaded as a StableDiffusionPipeline: {describe(error)}"
         ) from error
-    if not isinstance(pipeline, classes.StableDiffusionPipeline):
+    if not isinstance(pipeline, diffusers.StableDiffusionPipeline):
         raise ModelError(f"model = {name!r}: is a {type(pipeline).__name__}, not a StableDiffusionPipeline")
     return pipeline
 
@@ -157,12 +157,12 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _check_parts(pipeline: classes.StableDiffusionPipeline) -> None:
+def _check_parts(pipeline: diffusers.StableDiffusionPipeline) -> None:
     for name in PARTS:
         if getattr(pipeline, name, None) is None:
             raise ModelError(f"the pipeline has no {name}: build it with all parts of a StableDiffusionPipeline")
     unet = pipeline.unet
-    if not isinstance(unet, classes.UNet2DConditionModel):
+    if not isinstance(unet, diffusers.UNet2DConditionModel):
         raise ModelError(f"the pipeline's unet is a {type(unet).__name__}: must be a UNet2DConditionModel")
     latents = pipeline.vae.config.latent_channels
     if not unet.config.in_channels == unet.config.out_channels == latents:
@@ -175,7 +175,7 @@ def _check_parts(pipeline: classes.StableDiffusionPipeline) -> None:
             raise ModelError(f"the UNet has {option}, which a StableDiffusionPipeline does not use: give SD 1 or 2")
 
 
-def _set_tokenizer(pipeline: classes.StableDiffusionPipeline, tokenizer: Any) -> None:
+def _set_tokenizer(pipeline: diffusers.StableDiffusionPipeline, tokenizer: Any) -> None:
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ModelError(f"tokenizer = {tokenizer!r:.80}: an image pipeline takes a tokenizer object, or has its own")
     options = pipeline.text_encoder.config
@@ -193,7 +193,7 @@ def describe(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _add_lora(unet: classes.UNet2DConditionModel, options: dict[str, Any]) -> None:
+def _add_lora(unet: diffusers.UNet2DConditionModel, options: dict[str, Any]) -> None:
     """Add LoRA layers; a UNet in memory that has some already continues with these."""
     unet.requires_grad_(False)
     if ADAPTER not in getattr(unet, "peft_config", {}):

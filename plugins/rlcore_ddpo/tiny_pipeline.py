@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-from rlcore_ddpo import diffusers_classes as classes
+from rlcore_ddpo import diffusers_classes as diffusers
 
 WIDTH = 16
 MAX_TOKENS = 16
 
 
-def make_tiny_pipeline(*, size: int = 4, seed: int = 0, **scheduler: Any) -> classes.StableDiffusionPipeline:
+def make_tiny_pipeline(*, size: int = 4, seed: int = 0, **scheduler: Any) -> diffusers.StableDiffusionPipeline:
     """Return a StableDiffusionPipeline with latents of 4 * size * size elements and images of twice that side.
 
     Args:
@@ -32,18 +32,19 @@ def make_tiny_pipeline(*, size: int = 4, seed: int = 0, **scheduler: Any) -> cla
         num_hidden_layers=1, max_position_embeddings=MAX_TOKENS, bos_token_id=end - 1, eos_token_id=end,
         pad_token_id=end,
     ))  # fmt: skip
-    unet = classes.UNet2DConditionModel(
+    unet = diffusers.UNet2DConditionModel(
         sample_size=size, block_out_channels=(16, 32), layers_per_block=1, in_channels=4, out_channels=4,
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
         cross_attention_dim=WIDTH, attention_head_dim=4, norm_num_groups=4,
     )  # fmt: skip
-    vae = classes.AutoencoderKL(
+    vae = diffusers.AutoencoderKL(
         sample_size=2 * size, block_out_channels=(8, 16), latent_channels=4, norm_num_groups=4,
         down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
     )  # fmt: skip
     stable_diffusion = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "steps_offset": 1}
     options = {**stable_diffusion, "clip_sample": False, "set_alpha_to_one": False, **scheduler}
-    return classes.StableDiffusionPipeline(
-        vae=vae, text_encoder=text_encoder, tokenizer=tokenizer, unet=unet, scheduler=classes.DDIMScheduler(**options),
-        safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+    return diffusers.StableDiffusionPipeline(
+        vae=vae, text_encoder=text_encoder, tokenizer=tokenizer, unet=unet,
+        scheduler=diffusers.DDIMScheduler(**options), safety_checker=None, feature_extractor=None,
+        requires_safety_checker=False,
     )  # fmt: skip

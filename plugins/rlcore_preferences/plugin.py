@@ -13,11 +13,9 @@ def register_pipelines(register: Register) -> None:
         "preferences",
         "rlcore_preferences.preferences:build_preferences",
         summary="tokenise pairs of a chosen and a rejected answer",
-        formerly="rlcore:preferences",
     )
     register(
         "unpaired",
         "rlcore_preferences.labelled_answers:build_unpaired",
         summary="tokenise answers, each labelled desirable or not",
-        formerly="rlcore:unpaired",
     )

@@ -30,7 +30,6 @@ def register_pipelines(register: Register) -> None:
         "stepwise",
         "rlcore_reward.stepwise:build_stepwise",
         summary="tokenise answers in steps, each labelled correct or not",
-        formerly="rlcore:stepwise",
     )
 
 
@@ -43,7 +42,6 @@ def register_architectures(register: Register) -> None:
         config="rlcore_reward.config:SequenceScorerConfig",
         summary="any AutoModelForSequenceClassification with one label, such as a reward model",
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
-        formerly="rlcore:sequence_scorer",
     )
     register(
         "step_scorer",

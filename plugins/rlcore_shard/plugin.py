@@ -18,15 +18,13 @@ def register_shardings(register: Register) -> None:
         "fsdp",
         "rlcore_shard.fsdp:build_fsdp",
         summary="weights, gradients and optimizer state, with torch",
-        formerly="rlcore:fsdp",
     )
     register(
         "zero2",
         "rlcore_shard.zero:build_zero2",
         summary="gradients and optimizer state, with DeepSpeed",
-        formerly="rlcore:zero2",
     )
-    register("zero3", "rlcore_shard.zero:build_zero3", summary="as zero2, and the weights", formerly="rlcore:zero3")
+    register("zero3", "rlcore_shard.zero:build_zero3", summary="as zero2, and the weights")
     register(
         "tp", "rlcore_shard.tensor_parallel:build_tp", summary="the layers themselves, by the model's plan, with torch"
     )
@@ -39,7 +37,6 @@ def register_commands(register: Register) -> None:
         "export",
         "rlcore_shard.export_command:command",
         summary="copy a checkpoint of several processes with whole tensors",
-        formerly="rlcore:export",
     )
 
 

@@ -45,7 +45,7 @@ class Shards:
         parameters: the parameters of the module, complete, by name.
         parts: for each of them the part that this process keeps, in the same order.
         cut: joins and overwrites the parts.
-        stay: keep the memory of the whole weights, at the same addresses, as CUDA graphs require.
+        stay: keep the memory of the whole weights, at the same addresses.
 
     Attributes:
         parts: see above.

@@ -23,13 +23,11 @@ def register_commands(register: Register) -> None:
         "show",
         "rlcore_tools.show_command:command",
         summary="print the options of a component or section, or the wrappers of components",
-        formerly="rlcore:show",
     )
     register(
         "init",
         "rlcore_tools.init_command:command",
         summary="write a configuration file with every option as a comment",
-        formerly="rlcore:init",
     )
     register(
         "preview",

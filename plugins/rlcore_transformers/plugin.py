@@ -92,14 +92,11 @@ _SCHEDULERS = (
 @hookimpl
 def register_pipelines(register: Register) -> None:
     """Register the tokenisation of prompts and demonstrations."""
-    register(
-        "prompts", "rlcore_transformers.data.pipelines:PROMPTS", summary="tokenise prompts", formerly="rlcore:prompts"
-    )
+    register("prompts", "rlcore_transformers.data.pipelines:PROMPTS", summary="tokenise prompts")
     register(
         "samples",
         "rlcore_transformers.data.pipelines:SAMPLES",
         summary="tokenise demonstrations and mark their outputs",
-        formerly="rlcore:samples",
     )
 
 
@@ -113,7 +110,6 @@ def register_architectures(register: Register) -> None:
         summary="any AutoModelForCausalLM, with the heads and reference that the algorithm requests",
         fits="rlcore_transformers.models.kind:fits_causal_lm",
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
-        formerly="rlcore:causal_lm",
     )
     register(
         "seq2seq_lm",
@@ -122,7 +118,6 @@ def register_architectures(register: Register) -> None:
         summary="any AutoModelForSeq2SeqLM; the encoder reads the prompt, the decoder the output",
         fits="rlcore_transformers.models.kind:fits_seq2seq_lm",
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
-        formerly="rlcore:seq2seq_lm",
     )
 
 
@@ -134,7 +129,6 @@ def register_samplers(register: Register) -> None:
         "rlcore_transformers.sampling.sampler:build_sampler",
         config="rlcore_transformers.sampling.sampler_options:SamplerConfig",
         summary="decodes token by token with any policy; finished sequences leave the batch",
-        formerly="rlcore:default",
     )
 
 
@@ -143,7 +137,7 @@ def register_optimizers(register: Register) -> None:
     """Register optimizers of torch, transformers and bitsandbytes."""
     for name, target, options, summary in _OPTIMIZERS:
         config = options and f"rlcore_transformers.optimizers.optimizer_options:{options}Options"
-        register(name, target, config=config, summary=summary, formerly=f"rlcore:{name}")
+        register(name, target, config=config, summary=summary)
 
 
 @hookimpl
@@ -151,7 +145,7 @@ def register_schedulers(register: Register) -> None:
     """Register learning-rate schedules of transformers and torch."""
     for name, target, options, summary in _SCHEDULERS:
         config = options and f"rlcore_transformers.optimizers.optimizer_options:{options}Options"
-        register(name, target, config=config, summary=summary, formerly=f"rlcore:{name}")
+        register(name, target, config=config, summary=summary)
 
 
 @hookimpl(trylast=True)

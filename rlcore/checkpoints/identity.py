@@ -36,8 +36,8 @@ ABSENT = "not there"
 TIME, TIME_VARIABLES = "rendered_time", "rendered_time_variables"
 """Names below `data` of the time that the chat template renders, and of the variables that can replace it. They are not
 compared, because a template may leave the time out, and explain why rows are others."""
-NOT_COMPARED = ("world_size", f"data.{TIME}", f"data.{TIME_VARIABLES}")
-"""Names that are not compared: one that an earlier version compared, and those that explain."""
+NOT_COMPARED = (f"data.{TIME}", f"data.{TIME_VARIABLES}")
+"""Names that are not compared, because they only explain."""
 ROWS = ("data.prompts", "data.samples", "data.eval_prompts", "data.eval_samples")
 """Names of rows, which may be rendered with the chat template."""
 FIXED = "run.seed"
@@ -165,7 +165,7 @@ def _recorded(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> Mapping[st
             f"resume from it: set trainer.name to '{then.get(TRAINER)}', or start a new run from "
             f"{checkpoint.path / 'model'}"
         )
-    return {name: value for name, value in then.items() if name not in NOT_COMPARED}
+    return dict(then)
 
 
 def _without_new_options(changes: Iterable[_Change]) -> list[_Change]:
@@ -183,7 +183,7 @@ def _warn_of_names(accept: Sequence[str], names: Sequence[str]) -> None:
     """Log which of the names in `accept` are those of nothing that is compared, so that they accept no change."""
     known = {name[:end] for name in names for end in range(1, len(name) + 1) if name[end : end + 1] in ("", ".")}
     for name in accept:
-        if name not in known and name not in NOT_COMPARED:
+        if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known - set(names)))}"
             log.warning("run.accept_changes: nothing that is compared has this name", name=name, hint=hint)

@@ -88,9 +88,7 @@ class Registry(Generic[T]):
         named = self._by_name.get(short, [])
         if colon:
             full = f"{normalise(dist)}:{short}"
-            return [each for each in named if full == each.qualified] or [
-                each for each in self._components if full == each.lasting_name
-            ]
+            return [each for each in named if full == each.qualified]
         return [component for component in named if component.is_reserved] or list(named)
 
 

@@ -1,7 +1,5 @@
 """The interfaces of components, by kind; a component implements one by having its methods, not by inheriting."""
 
-import warnings
-
 from rlcore.protocols.algorithms import OptimizerBuilder, RolloutStore, Sampler, SchedulerBuilder, Trainer
 from rlcore.protocols.decoders import Decoder, DecoderRequest, DecodeStep
 from rlcore.protocols.environments import Environment, EnvironmentFactory, EpisodePlayer, Step, Turn
@@ -38,10 +36,3 @@ __all__ = [
     "Sharding", "SizedVocabulary", "SourcePipeline", "StagedFiles", "SteeringHead", "Step", "Tokenizer", "Trainer",
     "Trunk", "Turn", "Uploader",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> object:
-    if name != "QPolicy":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("QPolicy is deprecated: Q-heads are a Head of a Policy", DeprecationWarning, stacklevel=2)
-    return Policy

@@ -79,10 +79,7 @@ def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") 
             f"{where}.min_new_tokens = {sampling.min_new_tokens}: must not exceed max_new_tokens, "
             f"{sampling.max_new_tokens}"
         )
-    steers = getattr(policy, "steers", None)
-    if steers is None:  # a policy of rlcore 0.1
-        steers = getattr(policy, "num_q_heads", 0) > 0
-    if sampling.beta and not steers:
+    if sampling.beta and not getattr(policy, "steers", False):
         raise ConfigError(
             f"{where}.beta = {sampling.beta:g}: steers by the advantages of Q-heads, and this policy has none; leave "
             "beta at 0, or choose a trainer that gives its policy Q-heads"

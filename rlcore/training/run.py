@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -21,7 +20,6 @@ from rlcore.protocols import Learner, Policy, RolloutStore, SequenceScorer, Shar
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored
 from rlcore.settings import OptimizerConfig, TrainConfig
-from rlcore.training.former_names import FORMER
 from rlcore.training.models import Models
 from rlcore.training.progress import Closing, Progress
 from rlcore.training.run_data import RunData
@@ -217,11 +215,3 @@ class Run:
         if event not in self._warned:
             self._warned.add(event)
             get_logger(logger).warning(event, step=self.step + 1, **fields)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what a name of rlcore 0.1 meant, with a deprecation warning."""
-        if name not in FORMER:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        now, find = FORMER[name]
-        warnings.warn(f"run.{name} is now run.{now}", DeprecationWarning, stacklevel=2)
-        return find(self)

@@ -56,7 +56,7 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
             "trainer": {**config["trainer"], "name": chosen.trainer.component.name},
             "model": {**model, **_model(run)},
             "gen": config["gen"],
-            "sampler": {"name": sampler.component.lasting_name, **(redact(unstructure(sampler.options)) or {})},
+            "sampler": {"name": sampler.component.qualified, **(redact(unstructure(sampler.options)) or {})},
             "data": {**_rows(run), "reward_fn": _rewards(run, chosen), **_environment(run, chosen), **_time(run)},
             "run": {"seed": run.config.run.seed, "mixed_precision": run.ranks.mixed_precision, **ahead},
         }
@@ -112,7 +112,7 @@ def _environment(run: Run, chosen: Chosen) -> dict[str, Any]:
         return {}
     if choice is not None:
         options = {name: _described(value) for name, value in (unstructure(choice.options) or {}).items()}
-        about = describe_bound(choice.component.lasting_name, describe_input(redact(options), whole=True))
+        about = describe_bound(choice.component.qualified, describe_input(redact(options), whole=True))
     else:
         about = _described(given) if is_here else f"{given}, {getattr(run.sampling.sampler, 'source', 'no source')}"
     return {"environment": about, "episodes": {name: episodes[name] for name in EPISODES if name in episodes} or None}
@@ -135,6 +135,6 @@ def _rewards(run: Run, chosen: Chosen) -> dict[str, str]:
         if reward.choice is None:
             about = describe_function(function.call)
         else:
-            about = describe_bound(reward.choice.component.lasting_name, unstructure(reward.choice.options) or {})
+            about = describe_bound(reward.choice.component.qualified, unstructure(reward.choice.options) or {})
         found[function.name] = f"{about}, weight {function.weight}"
     return found

@@ -1,6 +1,5 @@
 """The data types of a run: trajectories, prompts, rows to train on and policy outputs."""
 
-from rlcore._moved import moved_names
 from rlcore.types.episodes import Episodes
 from rlcore.types.training_rows import (
     RESERVED_COLUMNS,
@@ -22,5 +21,3 @@ __all__ = [
     "grouped", "is_conversation", "sequences_of", "stack_groups", "stack_samples", "tensor_on", "to_device",
     "without_none",
 ]  # fmt: skip
-
-__getattr__ = moved_names(__name__)

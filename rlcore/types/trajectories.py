@@ -15,7 +15,6 @@ ends, whatever the token ids. Shapes: B sequences, T tokens, N chosen tokens, V 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -263,12 +262,6 @@ class PolicyOutputs:
             how = _REQUESTS.get(name, "build it with run.build(heads={...}), with the head that computes it")
             raise ModelError(f"the policy returned no {name}: {how}")
         return output
-
-    def __getattr__(self, name: str) -> Tensor | None:
-        if name not in ("q_values", "q_logprobs", "target_q_values"):
-            raise AttributeError(f"'PolicyOutputs' object has no attribute '{name}'")
-        warnings.warn(f"PolicyOutputs.{name} is deprecated: use heads['{name}']", DeprecationWarning, stacklevel=2)
-        return self.heads.get(name)
 
 
 _REQUESTS: Mapping[str, str] = {

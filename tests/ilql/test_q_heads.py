@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import GPT2Config
 
 from rlcore.errors import ModelError
-from rlcore.protocols import Policy
 from rlcore.types import Trajectories
 from rlcore_ilql.config import q_heads
 from rlcore_ilql.q_heads import sync_targets
@@ -174,28 +173,6 @@ def test_without_q_heads_there_are_no_advantages_and_nothing_to_sync(model: Any,
     assert (policy.steers, policy.score(batch()).heads) == (False, {})
     with pytest.raises(ModelError, match="has no head with advantages"):
         policy.decoder([[3]], max_new_tokens=1, advantages=True)
-
-
-def test_the_former_arguments_and_names_still_work(model: Any, char_tokenizer: Any) -> None:
-    with pytest.warns(DeprecationWarning, match=r"q_heads=2 is deprecated: use heads=rlcore_ilql.config.q_heads\(2\)"):
-        policy = build_causal_lm(model, CausalLMConfig(), tokenizer=char_tokenizer, value_head=True, q_heads=2)
-    with pytest.warns(DeprecationWarning, match="PolicyOutputs.q_values is deprecated"):
-        assert policy.score(batch()).q_values.shape == (2, 2, 5)
-    with pytest.warns(DeprecationWarning, match="num_q_heads is deprecated"):
-        assert policy.num_q_heads == 2
-    with torch.no_grad():
-        for weight in policy.module.q_heads.heads.parameters():
-            weight.add_(1.0)
-    with pytest.warns(DeprecationWarning, match="policy.sync_targets"):
-        policy.sync_targets(1.0)
-    heads = policy.module.q_heads
-    for weight, target in zip(heads.heads.parameters(), heads.targets.parameters(), strict=True):
-        assert torch.equal(weight, target)
-    with pytest.warns(DeprecationWarning, match="sync_targets"), pytest.raises(ModelError, match="no Q-heads to sync"):
-        build(model, char_tokenizer, num=0).sync_targets(0.5)
-    with pytest.warns(DeprecationWarning, match="QPolicy is deprecated"):
-        from rlcore.protocols import QPolicy
-    assert QPolicy is Policy
 
 
 def test_advantages_of_values_from_elsewhere_differ_by_a_number_a_row(model: Any, char_tokenizer: Any) -> None:

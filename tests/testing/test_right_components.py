@@ -78,11 +78,11 @@ HEADS_ONLY = {"unfrozen_layers": 0, "speed": {"packing": False}}
 LORA = {"peft": {"type": "lora", "r": 2}}
 RIGHT = [
     *(
-        Right("architectures", "rlcore:causal_lm", options, only=OF_ARCHITECTURES)
+        Right("architectures", "rlcore-transformers:causal_lm", options, only=OF_ARCHITECTURES)
         for options in (TOP_LAYERS, CRITIC, HEADS_ONLY)
     ),
     *(
-        Right("architectures", "rlcore:seq2seq_lm", options, but=[FROZEN], only=OF_ARCHITECTURES)
+        Right("architectures", "rlcore-transformers:seq2seq_lm", options, but=[FROZEN], only=OF_ARCHITECTURES)
         for options in (TOP_LAYERS, CRITIC)
     ),
     *(
@@ -98,22 +98,22 @@ RIGHT = [
     Right("learners", "acme-wrong:learns-Toy", kind="architectures"),
     *(Right("loggers", f"acme-wrong:{name}") for name in ("right", "declared", "elsewhere", "service")),
     *(Right("loggers", f"rlcore:{name}") for name in ("console", "jsonl")),
-    Right("optimizers", "rlcore:sgd", {"momentum": 0.9, "nesterov": True}),
+    Right("optimizers", "rlcore-transformers:sgd", {"momentum": 0.9, "nesterov": True}),
     Right("optimizers", "acme-wrong:undecaying", but=["weight_decay_is_read_from_each_group"]),
     *(Right("pipelines", f"acme-wrong:{name}") for name in ("right", "triples", "ranked", "ranked_in_lists")),
-    *(Right("pipelines", f"rlcore:{name}") for name in ("prompts", "samples")),
+    *(Right("pipelines", f"rlcore-transformers:{name}") for name in ("prompts", "samples")),
     *(
         Right("rewards", f"acme-wrong:{name}", but=["it_scores_again_after_close"])
         for name in ("right", "right_later", "counting")
     ),
     Right("rewards", "acme-wrong:closing"),
     Right("rollout_stores", "rlcore:memory"),
-    Right("samplers", "rlcore:default", but=[CLOSED, *REMOTE]),
+    Right("samplers", "rlcore-transformers:default", but=[CLOSED, *REMOTE]),
     Right("samplers", "acme-wrong:best_of_two", but=[*OF_THE_POLICY, ALLOWED, SEED, CLOSED, *REMOTE]),  # no mask
     Right("samplers", "acme-wrong:no_beta", only=["beta_adds_advantages_to_the_logits"]),  # it refuses the option
-    Right("schedulers", "rlcore:warmup_stable_decay", {"num_decay_steps": 5}),
+    Right("schedulers", "rlcore-transformers:warmup_stable_decay", {"num_decay_steps": 5}),
     Right("schedulers", "acme-wrong:no_warm_up", but=["warm_up_rises_to_lr"]),
-    *(Right("scorers", "rlcore:sequence_scorer", options, kind="architectures") for options in ({}, LORA)),
+    *(Right("scorers", "rlcore-reward:sequence_scorer", options, kind="architectures") for options in ({}, LORA)),
     *(Right("shardings", name) for name in ("rlcore:none", "rlcore-shard:fsdp")),
     Right("trainers", "acme-wrong:right", only=OF_TRAINERS),
     Right("trainers", "acme-wrong:imitates", but=OF_SAMPLES, only=OF_TRAINERS - IN_PROCESSES),
@@ -171,8 +171,8 @@ def test_a_right_dist_keeps_the_law(law: Law, name: str, site: Site) -> None:
 @pytest.mark.parametrize("law", laws_in(LAWS["architectures"]), ids=lambda law: law.name)
 def test_every_law_of_architectures_applies_to_those_of_the_core(law: Law) -> None:
     # That they keep them, as they are without options, is seen in test_own_packages.py.
-    assert law.when(installed("architectures", "rlcore:causal_lm"))
-    assert law.when(installed("architectures", "rlcore:seq2seq_lm")) == (law.name != FROZEN)
+    assert law.when(installed("architectures", "rlcore-transformers:causal_lm"))
+    assert law.when(installed("architectures", "rlcore-transformers:seq2seq_lm")) == (law.name != FROZEN)
 
 
 @pytest.mark.usefixtures("wrong_site")

@@ -180,7 +180,7 @@ def test_the_identity_is_on_record_in_every_checkpoint(finished: Path, tmp_path:
     )  # fmt: skip
     of_ilql, of_ppo = manifest_of(done)["identity"], json.loads((finished / "manifest.json").read_text())["identity"]
     for recorded in (of_ilql, of_ppo):
-        assert recorded["sampler.name"] == "rlcore:default"
+        assert recorded["sampler.name"] == "rlcore-transformers:default"
         assert recorded["model.architecture"] == "causal_lm"
     rows = {name: str(of_ilql[f"data.{name}"])[:6] for name in ("prompts", "samples", "rewards", "eval_samples")}
     assert rows == {"prompts": "None", "samples": "2 rows", "rewards": "2 rows", "eval_samples": "1 rows"}

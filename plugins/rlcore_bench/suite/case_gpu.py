@@ -7,7 +7,7 @@ from pathlib import Path
 from rlcore_bench.duel import Duel
 from rlcore_bench.suite.places import Unavailable
 
-TITLE = "on a CUDA device: sampling with recorded steps, without, and by generate; a training step, packed and padded"
+TITLE = "on a CUDA device: sampling, and by generate; a training step, packed and padded"
 WORKS = {"batch 16": ["--batch", "16"], "batch 128": ["--batch", "128"], "batch 128, 8 samples a prompt": [
     "--batch", "128", "--samples", "8"]}  # fmt: skip
 
@@ -25,14 +25,13 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
     shape = ["--layers", "4" if quick else "12", "--dtype", "bfloat16"]
     found = [
         Duel(
-            f"sampling, {name}, static against {other}",
-            ours=["gpu_work.py", "sample", "static", *work, *shape],
-            theirs=["gpu_work.py", "sample", other, *work, *shape],
+            f"sampling, {name}, against generate",
+            ours=["gpu_work.py", "sample", "rlcore", *work, *shape],
+            theirs=["gpu_work.py", "sample", "generate", *work, *shape],
             figure="tokens_per_s",
             better="more",
         )
         for name, work in WORKS.items()
-        for other in ("dynamic", "generate")
     ]
     step = Duel(
         "training step, packed against padded with all logits",

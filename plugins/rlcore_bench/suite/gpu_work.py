@@ -1,12 +1,12 @@
 """Sample, or run training steps, on one device: through rlcore, or with transformers alone.
 
-    python gpu_work.py sample static|dynamic|generate [--batch 128] [--samples 1] [--layers 12] [--dtype bfloat16] ...
+    python gpu_work.py sample rlcore|generate [--batch 128] [--samples 1] [--layers 12] [--dtype bfloat16] ...
     python gpu_work.py step rlcore|transformers ...
 
 The model is a Llama of width 768 and vocabulary 32,000 with random weights; prompts have 16 to 128 tokens. EOS is never
 sampled, so that every program generates the same number of tokens. A step is log-probs of the continuations, the
 gradient of their mean, and fused AdamW. `tokens_per_s` is in wall seconds, because the device's work is not CPU time of
-the process. One-time work (kernel selection, graph capture) happens in an untimed warm-up round, which takes `first_s`.
+the process. One-time work (kernel selection) happens in an untimed warm-up round, which takes `first_s`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_bench.suite.figures import usage
-from rlcore_cuda_graphs.plugin import with_static_decoding
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
 
@@ -46,13 +45,12 @@ def make_model(arguments: argparse.Namespace) -> Any:
     return LlamaForCausalLM(config).to(arguments.device, getattr(torch, arguments.dtype)).eval()
 
 
-def make_policy(model: PreTrainedModel, arguments: argparse.Namespace, decoding: Any) -> Any:
+def make_policy(model: PreTrainedModel, arguments: argparse.Namespace) -> Any:
     """Wrap the model in a policy, with a tokenizer that is used only for its ids."""
     words = {f"w{i}": i for i in range(arguments.vocabulary)}
     backend = Tokenizer(models.WordLevel(words, unk_token="w2"))
     tokenizer = FastTokenizer(tokenizer_object=backend, eos_token="w1", pad_token="w0")
-    policy = build_causal_lm(model, CausalLMConfig(decoding=decoding), tokenizer=tokenizer)
-    return with_static_decoding(policy)
+    return build_causal_lm(model, CausalLMConfig(), tokenizer=tokenizer)
 
 
 def make_prompts(arguments: argparse.Namespace) -> Rows:
@@ -67,7 +65,7 @@ def sampling(side: str, arguments: argparse.Namespace) -> Callable[[], int]:
     """Return a function that samples a round and returns its number of tokens."""
     model, rows, count = make_model(arguments), make_prompts(arguments), arguments.new_tokens
     if side != "generate":
-        policy = make_policy(model, arguments, side)
+        policy = make_policy(model, arguments)
         prompts = [Prompt(text="", tokens=row) for row in rows]
         options = SamplingConfig(max_new_tokens=count, eos_token_ids=())
         return lambda: int(sample(policy, prompts, options).num_actions.sum())
@@ -88,7 +86,7 @@ def sampling(side: str, arguments: argparse.Namespace) -> Callable[[], int]:
 
 def training(side: str, arguments: argparse.Namespace) -> Callable[[], int]:
     """Return a function that runs a training step and returns its number of tokens."""
-    policy = make_policy(make_model(arguments), arguments, "auto")
+    policy = make_policy(make_model(arguments), arguments)
     prompts = make_prompts(arguments)
     generator = torch.Generator().manual_seed(2)
     lengths = torch.randint(1, arguments.new_tokens + 1, (len(prompts),), generator=generator).tolist()
@@ -127,7 +125,7 @@ def main() -> None:
     """Run the work several times and print one line of figures."""
     parser = argparse.ArgumentParser(description="Sample, or make training steps, on one device.")
     parser.add_argument("work", choices=("sample", "step"))
-    parser.add_argument("side", choices=("static", "dynamic", "generate", "rlcore", "transformers"))
+    parser.add_argument("side", choices=("rlcore", "generate", "transformers"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--layers", type=int, default=12)

@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--return-sequences", action="store_true")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="OPTION=VALUE", help="such as model.decoding=dynamic"
+        "--set", action="append", default=[], metavar="OPTION=VALUE", help="such as model.sampling_dtype=bfloat16"
     )
     arguments = parser.parse_args()
     torch.set_num_threads(1)

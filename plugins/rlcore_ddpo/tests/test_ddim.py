@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore_ddpo import diffusers_classes as classes
+from rlcore_ddpo import diffusers_classes as diffusers
 from rlcore_ddpo.ddim import Schedule
 
 STABLE_DIFFUSION = {
@@ -58,7 +58,7 @@ def test_every_step_has_the_mean_the_deviation_and_the_logprob_of_the_equations(
     setting: str, prediction: str, clip: bool
 ) -> None:
     options = {**SETTINGS[setting], "prediction_type": prediction, "clip_sample": clip}
-    scheduler, steps, eta = classes.DDIMScheduler(**options), 7, 0.8
+    scheduler, steps, eta = diffusers.DDIMScheduler(**options), 7, 0.8
     # The tables of diffusers are float32; in float64, all differences are of this project's own making.
     scheduler.alphas_cumprod = torch.tensor(alphas_of(options), dtype=torch.float64)
     scheduler.final_alpha_cumprod = torch.tensor(1.0) if setting == "default" else scheduler.alphas_cumprod[0]
@@ -81,7 +81,7 @@ def test_every_step_has_the_mean_the_deviation_and_the_logprob_of_the_equations(
 
 
 def test_steps_of_different_rows_may_differ() -> None:
-    schedule = Schedule.of(classes.DDIMScheduler(**STABLE_DIFFUSION), steps=5, eta=1.0)
+    schedule = Schedule.of(diffusers.DDIMScheduler(**STABLE_DIFFUSION), steps=5, eta=1.0)
     output, latents, after = torch.randn(3, 4, *SHAPE[1:], dtype=torch.float64)
     index = torch.tensor([3, 0, 4, 1])
     mean = schedule.mean(output, latents, index)
@@ -94,10 +94,10 @@ def test_steps_of_different_rows_may_differ() -> None:
 
 
 def test_a_last_step_without_noise_has_logprob_0_and_no_gradient() -> None:
-    schedule = Schedule.of(classes.DDIMScheduler(), steps=4, eta=1.0)
+    schedule = Schedule.of(diffusers.DDIMScheduler(), steps=4, eta=1.0)
     assert schedule.sigma[-1] == 0
     assert schedule.is_random.tolist() == [True, True, True, False]
-    assert Schedule.of(classes.DDIMScheduler(**STABLE_DIFFUSION), steps=50, eta=1.0).sigma[-1] == pytest.approx(
+    assert Schedule.of(diffusers.DDIMScheduler(**STABLE_DIFFUSION), steps=50, eta=1.0).sigma[-1] == pytest.approx(
         0.0206, abs=1e-4
     )
     output = torch.ones(1, *SHAPE[1:], dtype=torch.float64, requires_grad=True)

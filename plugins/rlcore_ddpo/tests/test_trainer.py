@@ -17,7 +17,7 @@ from rlcore.cli import main
 from rlcore.config import structure
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import RLCoreError
-from rlcore_ddpo import diffusers_classes as classes
+from rlcore_ddpo import diffusers_classes as diffusers
 from rlcore_ddpo.config import DDPOConfig
 from rlcore_ddpo.image_sampling import make_tiles, write_grid
 from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
@@ -27,7 +27,7 @@ from rlcore_report.samples_on_page import read_images
 OPTIONS = {name: value for name, value in TRAINER.items() if name != "name"}
 
 
-def noiseless() -> classes.StableDiffusionPipeline:
+def noiseless() -> diffusers.StableDiffusionPipeline:
     return make_tiny_pipeline(steps_offset=0, set_alpha_to_one=True)
 
 
@@ -148,7 +148,7 @@ def test_the_report_shows_the_grid_of_every_evaluation(tmp_path: Path, browser: 
 @pytest.mark.slow
 def test_a_run_ends_with_a_pipeline_that_plain_diffusers_loads(tmp_path: Path) -> None:
     result = train(tmp_path)
-    loaded = classes.StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
+    loaded = diffusers.StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
     for name, weight in result.policy.module.state_dict().items():
         assert torch.equal(loaded.unet.state_dict()[name], weight)
     start = make_tiny_pipeline()
@@ -166,7 +166,7 @@ def test_lora_layers_are_saved_alone_and_merged(tmp_path: Path) -> None:
     )
     (file,) = (tmp_path / "run/checkpoints/00000002/model").iterdir()
     assert file.name == "pytorch_lora_weights.safetensors"
-    merged = classes.StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
+    merged = diffusers.StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
     beside = make_tiny_pipeline()
     base = beside.unet.state_dict()["down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q.weight"].clone()
     beside.load_lora_weights(tmp_path / "run/model/adapter")

@@ -52,7 +52,6 @@ def counting(policy: Any) -> Iterator[list[int]]:
 def test_kept_states_change_no_token_and_no_log_prob(kind: str, chat: bool, size: int, packed: bool) -> None:
     policy: Any = make_policy(kind, chat=chat, value_head=True)
     policy.module.layout = attrs.evolve(policy.module.layout, speed=SpeedConfig(packed_decoding=packed))
-    policy.use_decoder(lambda make: make)
     kept, read = play(policy, keep=True, size=size), play(policy, keep=False, size=size)
     assert torch.equal(kept.tokens, read.tokens)
     assert torch.equal(kept.action_mask, read.action_mask)

@@ -13,9 +13,7 @@ from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import HeadBuilder
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.compiled import use_compiler
-from rlcore_transformers.models.decoding.static import check_static_is_installed
 from rlcore_transformers.models.embedding_noise import add_noise
-from rlcore_transformers.models.former_q_heads import with_q_heads
 from rlcore_transformers.models.forward import looks_ahead
 from rlcore_transformers.models.input_layout import CausalLayout
 from rlcore_transformers.models.liger import use_liger
@@ -38,7 +36,6 @@ def build_causal_lm(
     value_head: bool = False,
     reference: bool = False,
     heads: Mapping[str, HeadBuilder] | None = None,
-    q_heads: int = 0,
     start: Path | None = None,
 ) -> ModelPolicy:
     """Build a policy from a model specification.
@@ -50,16 +47,12 @@ def build_causal_lm(
         value_head: add a value function as `config` describes; one that was saved with the model is loaded.
         reference: keep the initial policy for comparison; frozen layers are shared, not copied.
         heads: what builds each further head on the trunk, by name; heads saved with the model are loaded.
-        q_heads: deprecated: number of Q-heads, which `rlcore_ilql.config.q_heads` builds.
         start: folder with the model before training, of a run that is resumed (`rlcore.protocols.Restorable`).
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
-        ConfigError: `decoding` is static, and the plugin that provides it is not installed; or the machine cannot run
-            `compile` or `liger_kernel`.
+        ConfigError: the machine cannot run `compile` or `liger_kernel`.
     """
-    if config.decoding == "static":
-        check_static_is_installed()
     spec = starting_point(spec, start, in_place=True)
     model = loading.load_model(spec, config)
     loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
@@ -87,7 +80,7 @@ def build_causal_lm(
         make_trunk, model, above=config.value_layers, packs=longest > 0, room=room, share=config.speed.prefixes
     )
     trunk = speed.find("frozen_trunk", find_trunk, None)
-    module = add_heads(spec, model, layout, config, speed, value=value, heads=with_q_heads(heads, q_heads), trunk=trunk)
+    module = add_heads(spec, model, layout, config, speed, value=value, heads=heads or {}, trunk=trunk)
     change_passes(model, config)
     context = loading.context_length(model)
     return ModelPolicy(
@@ -97,7 +90,6 @@ def build_causal_lm(
         max_length=context,
         max_prompt_length=max(context - 1, 0),
         sampling_dtype=config.sampling_dtype,
-        decoding=config.decoding,
     )
 
 

@@ -24,7 +24,6 @@ class SpeedConfig:
     fused_activations: bool = option(True, "replace GELU written out in Python by torch's fused kernel (equal to 5e-7)")
     packed_decoding: bool = option(True, "on a CPU, decode without padding where that is faster (with `rlcore-cpu`)")
     shared_prompts: bool = option(True, "in packed decoding, store a prompt's keys and values once for all samples")
-    sequence_cache: bool = option(True, "no effect: removed, because it was no faster; still read from older runs")
     preallocated_cache: bool = option(True, "allocate the key-value cache once, for all tokens to come")
 
 
@@ -81,10 +80,6 @@ class CausalLMConfig(LanguageModelConfig):
     trunk_cache_gb: float = option(
         2.0, "memory for the outputs of frozen bottom layers, which then run once per step for all epochs and the "
         "reference; 0: they run in every forward pass", ge=0, unit="GB",
-    )  # fmt: skip
-    decoding: Literal["auto", "dynamic", "static"] = option(
-        "auto", "how sampling decodes: `dynamic` in a growing or packed key-value cache, `static` in buffers of fixed "
-        "shape, on a GPU with CUDA graphs (comes with a plugin); `auto` is `dynamic`",
     )  # fmt: skip
     neftune_alpha: float = option(
         0.0, "noise on the embeddings in training: for each of the L tokens of a sequence uniform in plus and minus "

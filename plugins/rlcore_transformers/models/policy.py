@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
 from rlcore_transformers.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionDecoder
-from rlcore_transformers.models.decoding.static import MakeDecoder, make_no_decoder
-from rlcore_transformers.models.former_q_heads import FormerQPolicy
 from rlcore_transformers.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.heads import TrunkValue
@@ -31,7 +29,7 @@ from rlcore_transformers.models.peft.adapters import Adapters
 from rlcore_transformers.models.weights import check_same_form
 
 
-class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
+class ModelPolicy(ModelLearner[ActorCritic]):
     """A language model, its heads and its reference model (`rlcore.protocols.Policy`).
 
     Args:
@@ -43,7 +41,6 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         outputs_begin_text: whether an output is a text of its own, as an encoder-decoder's is, or continues the prompt.
         sampling_dtype: dtype, by name, of a low-precision copy of the weights to decode with; None to decode with the
             model itself.
-        decoding: `model.decoding`, also an attribute; `static` needs a plugin that calls `use_decoder`.
 
     Attributes:
         version: number of changes of the weights so far (`rlcore.protocols.Policy`).
@@ -59,7 +56,6 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         max_prompt_length: int,
         outputs_begin_text: bool = False,
         sampling_dtype: str | None = None,
-        decoding: str = "auto",
     ) -> None:
         super().__init__(module, tokenizer, max_length=max_length)
         self.reference, self.max_prompt_length = reference, max_prompt_length
@@ -67,8 +63,6 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         self._low_precision = (
             None if sampling_dtype is None else LowPrecisionCopy(module.model, getattr(torch, sampling_dtype))
         )
-        self.decoding = decoding
-        self._make_decoder: MakeDecoder = make_no_decoder if decoding == "static" else module.layout.decoder
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
 
     def to(self, device: torch.device) -> None:
@@ -81,10 +75,6 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
     def start_models(self) -> Sequence[object]:
         """Return the models whose weights may be as in their files: the model, copies of its blocks, its reference."""
         return (*self.module.modules(), self.reference)
-
-    def use_decoder(self, wrap: Callable[[MakeDecoder], MakeDecoder]) -> None:
-        """Make decoders with the function that `wrap` returns; `wrap` receives the one that makes the core's."""
-        self._make_decoder = wrap(self.module.layout.decoder)
 
     def frozen_parameters(self) -> Mapping[str, nn.Parameter]:
         """Return the reference's parameters that are not the policy's."""
@@ -99,12 +89,6 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         beside = nn.Module()  # in which blocks are found as in `module`
         beside.model = self.reference
         return (beside,)
-
-    def use_shards(self, *shards: Any) -> None:
-        """Divide the weights among processes; where CUDA graphs read the whole weights, they keep their addresses."""
-        for each in shards:
-            each.stay = each.stay or self.decoding == "static"
-        super().use_shards(*shards)
 
     def training_step(self) -> AbstractContextManager[Any]:
         """Return the context of one training step, in which the outputs of frozen layers are cached."""
@@ -211,7 +195,6 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
 
         Raises:
             ModelError: advantages are requested of a policy without a head that computes them.
-            ConfigError: `decoding` is static, and no plugin has called `use_decoder`.
         """
         self.gather()
         heads = self._read_heads(advantages=advantages)
@@ -221,7 +204,7 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
                 self._low_precision.fresh(),
                 _without_values(heads) if advantages and heads is not None else None,
             )
-        decoder = self._make_decoder(
+        decoder = self.module.layout.decoder(
             model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=self._autocast, waiting=waiting
         )
         return decoder if self._low_precision is None else LowPrecisionDecoder(decoder)
@@ -232,11 +215,12 @@ class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
         Weights that do not train are shared with it. It has no reference, and its scores are not cached.
 
         Raises:
-            ModelError: the weights are divided among processes, or a plugin makes the decoders of this policy.
+            ModelError: the weights are divided among processes.
         """
-        if self._shards or self.decoding == "static":
-            reason = "model.decoding: static" if self.decoding == "static" else "weights divided among processes"
-            raise ModelError(f"a copy of the policy, to sample from while it learns, is not made with {reason}")
+        if self._shards:
+            raise ModelError(
+                "a copy of the policy, to sample from while it learns, is not made with weights divided among processes"
+            )
         kept: list[Any] = [self.tokenizer, self._autocast]
         kept += [weight for weight in self.module.parameters() if not weight.requires_grad]
         memo: dict[int, Any] = {id(each): each for each in kept}

@@ -16,7 +16,6 @@ from rlcore.errors import ModelError
 from rlcore.protocols import HeadBuilder
 from rlcore_transformers.data.tokens import closing_tokens, opening_tokens
 from rlcore_transformers.models import loading
-from rlcore_transformers.models.former_q_heads import with_q_heads
 from rlcore_transformers.models.kind import ENCODER_DECODER
 from rlcore_transformers.models.model_options import Seq2SeqLMConfig
 from rlcore_transformers.models.peft.adapters import keep_reference
@@ -36,7 +35,6 @@ def build_seq2seq_lm(
     value_head: bool = False,
     reference: bool = False,
     heads: Mapping[str, HeadBuilder] | None = None,
-    q_heads: int = 0,
     start: Path | None = None,
 ) -> ModelPolicy:
     """Build a policy from a model specification; the arguments are those of `build_causal_lm`.
@@ -57,7 +55,7 @@ def build_seq2seq_lm(
         speed.refuse(name, "encoder-decoder")
     kept = keep_reference(model, layout) if reference else None
     value = make_value(model, config, critic) if value_head else None
-    module = add_heads(spec, model, layout, config, speed, value=value, heads=with_q_heads(heads, q_heads))
+    module = add_heads(spec, model, layout, config, speed, value=value, heads=heads or {})
     return ModelPolicy(
         module, loaded_tokenizer, kept, max_length=layout.max_length, max_prompt_length=layout.max_prompt_length,
         outputs_begin_text=True, sampling_dtype=config.sampling_dtype,

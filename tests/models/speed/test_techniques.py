@@ -32,7 +32,7 @@ SECTIONS: dict[str, Any] = {
     "model": LanguageModelConfig, "sampler": SamplerConfig, "gen": SamplingConfig,
     "trainer.optimizer.options": AMSGradOptions,
 }  # fmt: skip
-OF_MODELS = [field.name for field in attrs.fields(SpeedConfig) if field.name != "sequence_cache"]  # has no effect
+OF_MODELS = [field.name for field in attrs.fields(SpeedConfig)]  # has no effect
 
 
 def default_of(option: str) -> Any:
