@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from rlcore.settings import DataConfig
 
+HUMAN, ASSISTANT = "Human:", "\n\nAssistant:"
+"""How a dialogue of HH-RLHF begins, and what stands before its answers."""
 REF_LOGPROBS = ("ref_chosen_logps", "ref_rejected_logps")
 TIE = "tie"
 """Value of the column `label` of a row whose answers are equally good."""
@@ -138,10 +140,15 @@ def split_implicit(one: Content, other: Content) -> tuple[Content, Content, Cont
     """Return what two answers begin with, and the rest of each: whole messages, or strings cut between words.
 
     At least one message or word stays in each answer. A string is never cut inside a word, so the prompt of "it is
-    blue" and "it is black" is "it is ".
+    blue" and "it is black" is "it is ". Dialogues of HH-RLHF, in which paragraphs begin with `Human:` and `Assistant:`,
+    are cut behind the last `Assistant:` that both have.
     """
     if isinstance(one, str) and isinstance(other, str):
         size = _count_alike(one, other)
+        spoken = one.rfind(ASSISTANT, 0, size)
+        if one.lstrip().startswith(HUMAN) and spoken >= 0:
+            size = spoken + len(ASSISTANT)
+            return one[:size], one[size:], other[size:]
         while size and not (_is_between_words(one, size) and _is_between_words(other, size)):
             size -= 1
         return one[:size], one[size:], other[size:]

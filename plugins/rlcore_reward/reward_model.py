@@ -13,7 +13,7 @@ from rlcore.types import Trajectories
 from rlcore_reward.config import RewardModelConfig, SequenceScorerConfig
 from rlcore_reward.placement import place
 from rlcore_reward.scorer import ModelScorer, load_sequence_scorer
-from rlcore_transformers.data.chat import Chat, apply_template, fit_calls, template_variables
+from rlcore_transformers.data.chat import Chat, apply_template, fit_messages, template_variables
 from rlcore_transformers.data.tokens import end_of_turn, shorter, special_ids
 
 Message = Mapping[str, Any]
@@ -82,7 +82,7 @@ class RewardModel:
             # The template must not close an answer that was truncated.
             options: dict[str, Any] = {} if is_ended else {"continue_final_message": True}
             chat = Chat("reward_model", messages, template=template_variables({"tools": tools}, "prompts"))
-            rendered = apply_template(own, fit_calls(own, chat), **options)
+            rendered = apply_template(own, fit_messages(own, chat), **options)
             ids = list(own(rendered, add_special_tokens=False).input_ids)
             special = special_ids(own)
             is_closed = ids[end_of_turn(own, ids, special) - 1] in special  # a template may write white space after it

@@ -102,7 +102,9 @@ def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple
             f"{where}: '{prompt_column}' is {shorten(prompt)}; the prompt of an answer in steps is a string"
         )
     if not isinstance(steps, list | tuple) or not steps or not all(isinstance(step, str) for step in steps):
-        raise DataError(f"{where}: 'completions' is {shorten(steps)}; it must be a list of strings, one for each step")
+        raise DataError(
+            f"{where}: 'completions' is {shorten(steps)}; it must be a list of strings, one for each step{_as_json(steps)}"
+        )
     if (
         not isinstance(labels, list | tuple)
         or len(labels) != len(steps)
@@ -110,8 +112,14 @@ def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple
     ):
         raise DataError(
             f"{where}: 'labels' is {shorten(labels)}; it must be one true or false for each of {len(steps)} steps"
+            + _as_json(labels)
         )
     return prompt, steps, labels
+
+
+def _as_json(value: Any) -> str:
+    """Return the advice for a text, such as a cell of a table."""
+    return "; if it is JSON, set data.column_types, as in {completions: json, labels: json}" if isinstance(value, str) else ""
 
 
 def _fit(ids: list[int], marks: list[int], start: int, limit: int, max_length: int, where: str) -> SteppedSample:

@@ -86,7 +86,7 @@ def test_a_preference_between_answers_of_several_turns_is_refused(byte_tokenizer
         assert list(sample.tokens[: sample.action_mask.index(True)]) == prompt
 
 
-@pytest.mark.parametrize("content", [[{"type": "text", "text": "why"}], ["why"], {"a": "why"}])
+@pytest.mark.parametrize("content", [[{"type": "text", "text": "why"}] * 2, ["why"], {"a": "why"}])
 def test_a_list_that_a_template_writes_as_python_does_is_refused(byte_tokenizer, content):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
     data = DataConfig(system_prompt="Be brief.")

@@ -66,6 +66,7 @@ class Shape:
             prompt and both answers; of labelled answers the prompt, the answer and the label; of answers in steps the
             text and the steps with their labels.
         options: options of `data`.
+        cells: options of `data` for the cells of CSV and TSV files, where lists and mappings are JSON.
         unread: keys that a warning names.
         is_plain: whether the tokenizer has no chat template; then every answer ends with <|eos|>.
     """
@@ -74,6 +75,7 @@ class Shape:
     row: Mapping[str, Any]
     made: tuple[Any, ...]
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    cells: Mapping[str, Any] = attrs.field(factory=dict)
     unread: tuple[str, ...] = ()
     is_plain: bool = False
 
@@ -99,6 +101,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "argume
 SEEN = {
     "samples": ["user: Rain?", 'assistant: <call>look {"city": "Paris"}</call>', "tool: sun", "assistant: No rain."],
 }  # fmt: skip
+STEPS_OF_JSON = {"column_types": {"completions": "json", "labels": "json"}}
 
 SHAPES: dict[str, Shape] = {
     # OpenAI's chat, and data sets with its messages
@@ -111,7 +114,10 @@ SHAPES: dict[str, Shape] = {
     ),
     "openai parts": Shape(
         "samples",
-        {"messages": [said("user", [{"type": "text", "text": "What is 1 + 1?"}]), said("assistant", "It is 2.")]},
+        {"messages": [
+            said("user", [{"type": "text", "text": "What is 1 + 1?"}]),
+            said("assistant", [{"type": "text", "text": "It is 2."}]),
+        ]},
         (SUM, IS_2),
     ),
     "openai prompt and completion": Shape(
@@ -264,7 +270,7 @@ SHAPES: dict[str, Shape] = {
         (asked("user: What is 1 + 1?"), {
             "data_source": "sums", "ability": "math", "reward_model": {"style": "rule", "ground_truth": "2"},
             "extra_info": {"index": 7, "split": "train"},
-        }),
+        }), cells={"column_types": {"reward_model": "json", "extra_info": "json"}},
     ),
     "open-r1 problems": Shape(
         "prompts", {"problem": "What is 1 + 1?", "solution": "$2$"},
@@ -281,11 +287,13 @@ SHAPES: dict[str, Shape] = {
     ),
     "sharegpt prompts": Shape(
         "prompts", {"conversations": [by("human", "What is 1 + 1?"), by("gpt", "It is 2.")], "source": "web"},
-        (asked("user: What is 1 + 1?"), {"source": "web"}),
+        (asked("user: What is 1 + 1?"), {"source": "web", "conversations": [
+            said("user", "What is 1 + 1?"), said("assistant", "It is 2."),
+        ]}),
     ),
     "alpaca prompts": Shape(
         "prompts", {"instruction": "Add.", "input": "1 and 1", "output": "It is 2."},
-        (asked("user: Add.\n\n1 and 1"), {"output": "It is 2."}),
+        (asked("user: Add.\n\n1 and 1"), {"instruction": "Add.", "input": "1 and 1", "output": "It is 2."}),
     ),
     # Preferences
     "ultrafeedback": Shape(
@@ -353,10 +361,12 @@ SHAPES: dict[str, Shape] = {
     "prm800k": Shape(
         "stepwise", {"prompt": "1 + 1 + 1 =", "completions": ["1 + 1 is 2.", "2 + 1 is 4."], "labels": [True, False]},
         ("1 + 1 + 1 =1 + 1 is 2.\n2 + 1 is 4.\n", [("1 + 1 is 2.", 1), ("2 + 1 is 4.", 0)]), is_plain=True,
+        cells=STEPS_OF_JSON,
     ),
     "math shepherd": Shape(
         "stepwise", {"prompt": "1 + 1 =", "completions": ["Step 1: It is 2."], "labels": [1], "task": "GSM8K"},
         ("1 + 1 =Step 1: It is 2.\n", [("Step 1: It is 2.", 1)]), unread=("task",), is_plain=True,
+        cells=STEPS_OF_JSON,
     ),
 }  # fmt: skip
 
@@ -395,7 +405,7 @@ WAYS = {
 }  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def chatml(byte_tokenizer):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
     tokenizer.chat_template = tokenizer.chat_template.replace(
@@ -406,7 +416,7 @@ def chatml(byte_tokenizer):
     return tokenizer
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plain(byte_tokenizer):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
     tokenizer.chat_template = None
@@ -460,6 +470,7 @@ def test_a_published_shape_has_its_texts_from_every_kind_of_file(
 ) -> None:
     shape = SHAPES[name]
     tokenizer = plain if shape.is_plain else chatml
-    made = build(shape, WAYS[way](shape.row, tmp_path), tokenizer, shape.options)
+    options = {**shape.options, **(shape.cells if way in ("csv", "tsv") else {})}
+    made = build(shape, WAYS[way](shape.row, tmp_path), tokenizer, options)
     assert [described(each, shape, tokenizer) for each in made] == [shape.made] * 2
     assert named_in(capsys.readouterr().err) == set(shape.unread)

@@ -149,7 +149,7 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
         DataError: the tokenizer has no chat template, or the template raises an error.
     """
     check_roles(tokenizer, chat)
-    chat = fit_calls(tokenizer, chat)
+    chat = fit_messages(tokenizer, chat)
     if chat.messages[-1]["role"] == "assistant":
         return _checked(chat, apply_template(tokenizer, chat, continue_final_message=True))
     return _checked(chat, apply_template(tokenizer, chat, add_generation_prompt=True))
@@ -169,15 +169,52 @@ def _checked(chat: Chat, text: str) -> str:
     return text
 
 
-def fit_calls(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
-    """Return a conversation whose calls of tools have their arguments in the form that the chat template renders.
+def fit_messages(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
+    """Return a conversation whose messages have the forms that the chat template renders.
 
-    Arguments are a mapping, or its JSON as a text, as in OpenAI's files. Both forms are rendered, up to the first call,
-    and what the user wrote stays if the template renders it: a text as it is, and a mapping not as Python writes it.
+    * Arguments of calls of tools are a mapping, or its JSON as a text, as in OpenAI's files. Both forms are rendered, up
+      to the first call, and what the user wrote stays if the template renders it: a text as it is, and a mapping not as
+      Python writes it.
+    * A content of one part that is a text becomes the text where the template renders texts only. Several parts stay:
+      what would stand between them is unknown.
 
     Raises:
         DataError: the template renders mappings only, and the arguments of a call are a text that is no JSON of one.
     """
+    return _fit_calls(tokenizer, _fit_parts(tokenizer, chat))
+
+
+def _fit_parts(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
+    texts = {i: text for i, each in enumerate(chat.messages) if (text := _only_text(each.get("content"))) is not None}
+    if not texts:
+        return chat
+    messages = [
+        {**each, "content": texts[i]} if i in texts else each for i, each in enumerate(chat.messages)
+    ]
+    end = next(iter(texts)) + 1
+    if _is_rendered(tokenizer, attrs.evolve(chat, messages=chat.messages[:end])):
+        return chat
+    if not _is_rendered(tokenizer, attrs.evolve(chat, messages=messages[:end])):
+        return chat  # the template renders neither, and says why
+    return attrs.evolve(chat, messages=messages)
+
+
+def _only_text(content: Any) -> str | None:
+    """Return the text of a content that is one part with a text and nothing else."""
+    part = content[0] if isinstance(content, list | tuple) and len(content) == 1 else None
+    is_text = isinstance(part, Mapping) and set(part) <= {"type", "text"} and part.get("type", "text") == "text"
+    return part["text"] if is_text and isinstance(part.get("text"), str) else None
+
+
+def _is_rendered(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> bool:
+    try:
+        apply_template(tokenizer, chat)
+    except DataError:
+        return False
+    return True
+
+
+def _fit_calls(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
     calls = [
         (i, _arguments_of(call)) for i, message in enumerate(chat.messages) for call in message.get("tool_calls") or ()
     ]

@@ -71,12 +71,13 @@ def without_nulls(value: Any) -> Any:
 def read_conversation(value: Any, where: str, *, is_text: bool = True) -> Any:
     """Return a value whose messages have the form that chat templates read; anything else is returned as it is.
 
-    * A text that is a JSON list of messages becomes this list.
+    * A text that is the JSON of messages becomes these. One message, {role, content} or {from, value}, is a
+      conversation.
     * Messages of ShareGPT, {from, value}, become {role, content}; a call of a tool becomes one of `tool_calls`.
     * `text` and `value` of a message become its `content`, and those of its parts their `text`.
 
     Args:
-        value: a conversation, one message of ShareGPT, or anything else.
+        value: a conversation, one message, or anything else.
         where: name of the value in errors.
         is_text: whether the value may be a text, which is then no JSON.
 
@@ -85,15 +86,16 @@ def read_conversation(value: Any, where: str, *, is_text: bool = True) -> Any:
     """
     if isinstance(value, str):
         value = _parse(value, where, is_text=is_text)
-    elif type(value).__module__ == "numpy" or (isinstance(value, list | tuple) and value and not _is_str(value[0])):
+    elif not isinstance(value, list | tuple) or (value and not isinstance(value[0], str)):
         value = without_arrays(value) if _has_arrays(value) else value
     if is_sharegpt(value):
         return read_sharegpt(value, where)
+    value = [value] if _is_message(value) else value
     return [_message(each, f"{where}[{i}]") for i, each in enumerate(value)] if is_conversation(value) else value
 
 
-def _is_str(value: Any) -> bool:
-    return isinstance(value, str)
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("role"), str) and "content" in value
 
 
 def _has_arrays(value: Any) -> bool:
@@ -103,7 +105,7 @@ def _has_arrays(value: Any) -> bool:
 
 
 def _parse(text: str, where: str, *, is_text: bool) -> Any:
-    if is_text and not (text.lstrip().startswith("[") and ('"role"' in text or '"from"' in text)):
+    if is_text and not (text.lstrip().startswith(("[", "{")) and ('"role"' in text or '"from"' in text)):
         return text
     try:
         value = from_json(text)
@@ -114,7 +116,15 @@ def _parse(text: str, where: str, *, is_text: bool) -> Any:
             f"{where}: is {shorten(text)}, a text that is no JSON ({error}); it must be a list of {{role, content}} "
             "messages, or one as JSON, as json.dumps writes it"
         ) from error
-    return value if not is_text or is_conversation(value) or is_sharegpt(value) else text
+    return value if not is_text or is_conversation(value) or _is_said(value) else text
+
+
+def _is_said(value: Any) -> bool:
+    """Return whether a value of a text that is JSON is one message, or ShareGPT's: an answer may be JSON, too."""
+    if isinstance(value, Mapping):
+        speaker, said = (value.get("from", value.get("role")), value.get("value", value.get("content")))
+        return isinstance(speaker, str) and speaker in SPEAKERS and isinstance(said, str)
+    return is_sharegpt(value)
 
 
 def is_sharegpt(value: Any) -> bool:

@@ -11,7 +11,7 @@ from rlcore.config.plain import from_json
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import is_conversation
-from rlcore_transformers.data.chat import SYSTEM_ROLES, apply_template, fit_calls, make_chat, template_variables
+from rlcore_transformers.data.chat import SYSTEM_ROLES, apply_template, fit_messages, make_chat, template_variables
 from rlcore_transformers.data.image_parts import IMAGE_COLUMNS, MEDIA_COLUMNS, MEDIA_TYPES, media_column, media_part
 from rlcore_transformers.data.messages import (
     Unread,
@@ -123,7 +123,7 @@ def _renderer(tokenizer: PreTrainedTokenizerBase, row: Any, data: DataConfig) ->
     def render(messages: Any) -> str | None:
         with suppress(DataError):
             variables = template_variables(row, "") if isinstance(row, Mapping) else {}
-            chat = fit_calls(tokenizer, make_chat("", messages, data, template=variables))
+            chat = fit_messages(tokenizer, make_chat("", messages, data, template=variables))
             return str(apply_template(tokenizer, chat))
         return None
 

@@ -17,7 +17,7 @@ from rlcore.config import evolve
 from rlcore.data.truncation import warn_of_end
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore_transformers.data.chat import Chat, check_roles, fit_calls
+from rlcore_transformers.data.chat import Chat, check_roles, fit_messages
 from rlcore_transformers.data.long_chats import TurnSpan, find_other_turns, turns_to_render
 from rlcore_transformers.data.offsets import count_common, encode_places
 from rlcore_transformers.data.rendered_turns import QUESTION, RenderedTurn, find_turns, trained_turns
@@ -126,7 +126,7 @@ def _tokenise(
 ) -> Iterator[list[tuple[list[int], list[bool]]]]:
     for chat in chats:
         check_roles(tokenizer, chat)
-    chats = [fit_calls(tokenizer, chat) for chat in chats]
+    chats = [fit_messages(tokenizer, chat) for chat in chats]
     turns_of = [trained_turns(chat) for chat in chats]
     is_joint = data.turns == "joint"
     alone = [turns_to_render(chat, turns) if is_joint else turns for chat, turns in zip(chats, turns_of, strict=True)]
