@@ -102,12 +102,17 @@ $(BIN)/python:
 		"rlcore needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 
+# The build backend is installed once, not into an environment for each of the packages, and most modules of the
+# libraries are never imported, so that they are not compiled either: two thirds of the CPU time of an installation.
+PIP = PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
 $(VENV)/.used: constraints.txt $(USED:%=%/pyproject.toml) | $(BIN)/python
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check $(USED:%=-e ./%)
+	$(PIP) hatchling editables
+	$(PIP) --no-build-isolation $(USED:%=-e ./%)
 	touch $@
 
 # The stamp is as new as everything that says what to install.
 $(INSTALLED): constraints.txt $(DISTS:%=%/pyproject.toml) | $(BIN)/python
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-e ".[dev]" $(foreach dist,$(filter-out .,$(DISTS)),-e ./$(dist))
+	$(PIP) hatchling editables
+	$(PIP) --no-build-isolation -e ".[dev]" $(foreach dist,$(filter-out .,$(DISTS)),-e ./$(dist))
 	touch $@
