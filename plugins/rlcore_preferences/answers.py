@@ -75,7 +75,10 @@ def read_content(row: Mapping[str, Any], key: str, where: str) -> Content:
         return messages
     refuse_empty(row, (key,), where)
     if value is None:
-        raise DataError(f"{where}: has no key '{key}' (keys: {', '.join(map(repr, row)) or 'none'})")
+        raise DataError(
+            f"{where}: has no key '{key}' (keys: {', '.join(map(repr, row)) or 'none'}); "
+            f"data.columns renames a column: {{{key}: its name}}"
+        )
     raise DataError(
         f"{where}: '{key}' is {shorten(value)} ({type(value).__name__}); it must be a string, or a list of "
         "{role, content} messages"

@@ -99,11 +99,13 @@ def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple
     prompt, steps, labels = (row.get(key) for key in (prompt_column, "completions", "labels"))
     if not isinstance(prompt, str):
         raise DataError(
-            f"{where}: '{prompt_column}' is {shorten(prompt)}; the prompt of an answer in steps is a string"
+            f"{where}: '{prompt_column}' is {shorten(prompt)} (keys: {', '.join(map(repr, row)) or 'none'}); "
+            "the prompt of an answer in steps is a string; data.columns renames columns"
         )
     if not isinstance(steps, list | tuple) or not steps or not all(isinstance(step, str) for step in steps):
         raise DataError(
-            f"{where}: 'completions' is {shorten(steps)}; it must be a list of strings, one for each step{_as_json(steps)}"
+            f"{where}: 'completions' is {shorten(steps)}; it must be a list of strings, one for each step"
+            + _as_json(steps)
         )
     if (
         not isinstance(labels, list | tuple)
@@ -119,7 +121,11 @@ def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple
 
 def _as_json(value: Any) -> str:
     """Return the advice for a text, such as a cell of a table."""
-    return "; if it is JSON, set data.column_types, as in {completions: json, labels: json}" if isinstance(value, str) else ""
+    return (
+        "; if it is JSON, set data.column_types, as in {completions: json, labels: json}"
+        if isinstance(value, str)
+        else ""
+    )
 
 
 def _fit(ids: list[int], marks: list[int], start: int, limit: int, max_length: int, where: str) -> SteppedSample:

@@ -19,16 +19,14 @@ import pytest
 from chat_turns import runs_of, tokenizer_for
 from template_families import FAMILIES
 
-from rlcore.errors import DataError, RLCoreError
+from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore_preferences.labelled_answers import build_unpaired
 from rlcore_preferences.preferences import build_preferences
 from rlcore_reward.stepwise import UNLABELLED, build_stepwise
 from rlcore_transformers.data.pipelines import SAMPLES
 from rlcore_transformers.data.prompts import build_prompts
-from rlcore_transformers.data.sample_rewards import build_sample_rewards
 from rlcore_transformers.data.samples import build_samples
-from rlcore_transformers.data.sources import load_source
 
 MAKES = {
     "samples": build_samples, "prompts": build_prompts, "preferences": build_preferences, "unpaired": build_unpaired,
@@ -208,7 +206,8 @@ SHAPES: dict[str, Shape] = {
         (told("system: Be kind.") + SUM, IS_2),
     ),
     "alpaca with history": Shape(
-        "samples", {"instruction": "And now?", "input": "", "output": "Still.", "history": [["Who are you?", "A cat."]]},
+        "samples",
+        {"instruction": "And now?", "input": "", "output": "Still.", "history": [["Who are you?", "A cat."]]},
         (TOLD, TURNS),
     ),
     "alpaca without a template": Shape(
@@ -244,11 +243,67 @@ SHAPES: dict[str, Shape] = {
     "trl prompt and completion": Shape(
         "samples", {"prompt": TALK[:3], "completion": TALK[3:]}, (TOLD, TURNS[1:]),
     ),
+    "numina": Shape(
+        "samples", {"source": "sums", "problem": "What is 1 + 1?", "solution": "2", "messages": [
+            said("user", "What is 1 + 1?"), said("assistant", "It is 2."),
+        ]}, (SUM, IS_2), unread=("source", "problem", "solution"),
+    ),
+    "wild chat": Shape(
+        "samples", {"conversation_hash": "a", "conversation": [
+            said("user", "What is 1 + 1?", country="France"), said("assistant", "It is 2.", country=None),
+        ]}, (SUM, IS_2), options={"columns": {"messages": "conversation"}}, unread=("conversation_hash",),
+    ),
+    "lima": Shape(
+        "samples", {"conversations": ["What is 1 + 1?", "It is 2."], "source": "web"}, (SUM, IS_2),
+        options={"as_messages": True}, unread=("source",),
+    ),
+    "lima without a template": Shape(
+        "samples", {"conversations": ["1 + 1 =", " 2"], "source": "web"}, (f"1 + 1 = 2{EOS}", [f" 2{EOS}"]),
+        unread=("source",), is_plain=True,
+    ),
+    "help steer": Shape(
+        "samples", {"prompt": "What is 1 + 1?", "response": "It is 2.", "helpfulness": 4, "verbosity": 1},
+        (SUM, IS_2), options={"as_messages": True}, unread=("helpfulness", "verbosity"),
+    ),
+    "aya": Shape(
+        "samples", {"inputs": "1 + 1 =", "targets": " 2", "language": "eng"}, (f"1 + 1 = 2{EOS}", [f" 2{EOS}"]),
+        options={"columns": {"prompt": "inputs", "output": "targets"}}, unread=("language",), is_plain=True,
+    ),
+    "firefly": Shape(
+        "samples", {"kind": "Sums", "input": "What is 1 + 1?", "target": "It is 2."}, (SUM, IS_2),
+        options={"columns": {"prompt": "input", "output": "target"}, "as_messages": True}, unread=("kind",),
+    ),
+    "open hermes": Shape(
+        "samples", {"idx": None, "system_prompt": None, "source": "web", "conversations": [
+            by("human", "What is 1 + 1?", weight=None), by("gpt", "It is 2.", weight=None),
+        ]}, (SUM, IS_2), unread=("source",),
+    ),
+    "glaive": Shape(
+        "samples", {"system": "SYSTEM: Be kind.", "chat": "USER: Hi.\n\n\nASSISTANT: Hello. <|endoftext|>"},
+        (
+            f"USER: Hi.\n\n\nASSISTANT: Hello. <|endoftext|>{EOS}",
+            [f"SER: Hi.\n\n\nASSISTANT: Hello. <|endoftext|>{EOS}"],
+        ),
+        options={"columns": {"text": "chat"}}, unread=("system",), is_plain=True,
+    ),
+    "anthropic messages": Shape(
+        "samples", {"system": "Be kind.", "messages": [
+            said("user", [{"type": "text", "text": "What is 1 + 1?"}]),
+            said("assistant", [{"type": "text", "text": "It is 2."}]),
+        ]}, (told("system: Be kind.") + SUM, IS_2),
+    ),
+    "fireworks": Shape(
+        "samples",
+        {"messages": [TALK[0], {**TALK[1], "weight": 0}, TALK[2], {**TALK[3], "weight": None}]}, (TOLD, TURNS[1:]),
+    ),
+    "chatml in a text": Shape(
+        "samples", {"text": SUM.rstrip()}, (SUM.rstrip() + EOS, [SUM.rstrip().removeprefix(BEGIN) + EOS])
+    ),
     # Calls of functions
     "openai tools": Shape(
         "samples", {"messages": [
-            said("user", "Rain?"), said("assistant", None, tool_calls=[CALL]), said("tool", "sun", tool_call_id="call_1"),
-            said("assistant", "No rain."),
+            said("user", "Rain?"), said("assistant", None, tool_calls=[CALL]),
+            said("tool", "sun", tool_call_id="call_1"), said("assistant", "No rain."),
         ], "tools": [{"type": "function", "function": LOOK}]}, (told(*SEEN["samples"]), [
             f'<call>look {{"city": "Paris"}}</call>{END}', f"No rain.{END}",
         ]),
@@ -261,8 +316,37 @@ SHAPES: dict[str, Shape] = {
             f'<call>look {{"city": "Paris"}}</call>{END}', f"No rain.{END}",
         ]),
     ),
+    "openai functions": Shape(
+        "samples", {"messages": [
+            said("user", "Rain?"),
+            said("assistant", None, function_call={"name": "look", "arguments": '{"city": "Paris"}'}),
+            said("function", "sun", name="look"), said("assistant", "No rain."),
+        ], "functions": [LOOK]}, (told(*SEEN["samples"]).replace(f"{BEGIN}tool", f"{BEGIN}function"), [
+            f'<call>look {{"city": "Paris"}}</call>{END}', f"No rain.{END}",
+        ]), unread=("functions",),
+    ),
+    "glaive tool calls": Shape(
+        "samples", {"conversations": [
+            by("human", "Rain?"), by("function_call", '{"name": "look", "arguments": {"city": "Paris"}}'),
+            by("function_response", "sun"), by("gpt", "No rain."),
+        ], "tools": json.dumps([LOOK])}, (told(*SEEN["samples"]), [
+            f'<call>look {{"city": "Paris"}}</call>{END}', f"No rain.{END}",
+        ]),
+    ),
+    "hermes function calling": Shape(
+        "samples", {"id": "a", "conversations": [
+            by("system", "Be kind."), by("human", "Rain?"), by("gpt", "<tool_call>look</tool_call>"), by("tool", "sun"),
+            by("gpt", "No rain."),
+        ], "category": "Weather"}, (
+            told("system: Be kind.", "user: Rain?", "assistant: <tool_call>look</tool_call>", "tool: sun",
+                 "assistant: No rain."),
+            [f"<tool_call>look</tool_call>{END}", f"No rain.{END}"],
+        ), unread=("id", "category"),
+    ),
     # Prompts to sample from
-    "openai prompts": Shape("prompts", {"prompt": [KIND, *TALK[:1]]}, (asked("system: Be kind.", "user: Who are you?"), {})),
+    "openai prompts": Shape(
+        "prompts", {"prompt": [KIND, *TALK[:1]]}, (asked("system: Be kind.", "user: Who are you?"), {})
+    ),
     "verl": Shape(
         "prompts",
         {"data_source": "sums", "prompt": [said("user", "What is 1 + 1?")], "ability": "math",
@@ -348,7 +432,44 @@ SHAPES: dict[str, Shape] = {
         "preferences", {"instruction": "What is 1 + 1?", "input": "", "chosen": "It is 2.", "rejected": "3"},
         (asked("user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"),
     ),
+    "openai pairs": Shape(
+        "preferences",
+        {"input": {"messages": [said("user", "What is 1 + 1?")], "parallel_tool_calls": True},
+         "preferred_output": [said("assistant", "It is 2.")], "non_preferred_output": [said("assistant", "3")]},
+        (asked("user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"), unread=("parallel_tool_calls",),
+    ),
+    "messages and two answers": Shape(
+        "preferences",
+        {"messages": [said("user", "What is 1 + 1?")], "chosen": said("assistant", "It is 2."),
+         "rejected": said("assistant", "3")}, (asked("user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"),
+    ),
+    "distilabel": Shape(
+        "preferences",
+        {"system": "Be kind.", "input": "What is 1 + 1?", "chosen": "It is 2.", "rejected": "3", "order": ["a", "b"]},
+        (asked("system: Be kind.", "user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"),
+        options={"columns": {"prompt": "input"}, "as_messages": True}, unread=("order",),
+    ),
+    "skywork": Shape(
+        "preferences",
+        {"chosen": [said("user", "What is 1 + 1?"), said("assistant", "It is 2.")],
+         "rejected": [said("user", "What is 1 + 1?"), said("assistant", "3")], "source": "web"},
+        (asked("user: What is 1 + 1?"), f"It is 2.{END}", f"3{END}"), unread=("source",),
+    ),
+    "hh-rlhf with answers that begin alike": Shape(
+        "preferences",
+        {"chosen": "\n\nHuman: What is 1 + 1?\n\nAssistant: It is 2.",
+         "rejected": "\n\nHuman: What is 1 + 1?\n\nAssistant: It is 3."},
+        ("\n\nHuman: What is 1 + 1?\n\nAssistant:", f" It is 2.{EOS}", f" It is 3.{EOS}"), is_plain=True,
+    ),
     # Verdicts
+    "kto of llama factory": Shape(
+        "unpaired", {"messages": [said("user", "What is 1 + 1?"), said("assistant", "It is 2.")], "kto_tag": True},
+        (asked("user: What is 1 + 1?"), f"It is 2.{END}", True), options={"columns": {"label": "kto_tag"}},
+    ),
+    "kto of sharegpt": Shape(
+        "unpaired", {"conversations": [by("human", "What is 1 + 1?"), by("gpt", "3")], "label": False},
+        (asked("user: What is 1 + 1?"), f"3{END}", False),
+    ),
     "kto": Shape(
         "unpaired",
         {"prompt": [said("user", "What is 1 + 1?")], "completion": [said("assistant", "It is 2.")], "label": True},
@@ -370,6 +491,142 @@ SHAPES: dict[str, Shape] = {
     ),
 }  # fmt: skip
 
+# What is refused, and with what name
+
+
+@attrs.frozen
+class Refused:
+    """A row that is refused, and what the error states.
+
+    Attributes:
+        make: the pipeline.
+        row: the row.
+        message: what the error states, as a regular expression.
+        options: options of `data`.
+    """
+
+    make: str
+    row: Mapping[str, Any]
+    message: str
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+REFUSED: dict[str, Refused] = {
+    "llava": Refused(
+        "samples", {"id": "1", "image": "a.jpg", "conversations": [by("human", "<image>\nWhat?"), by("gpt", "A cat.")]},
+        "has the column 'image' .*take a vision-language model",
+    ),
+    "llava with images": Refused(
+        "samples", {"images": ["1.jpg"], "messages": TALK}, "has the column 'images' .*take a vision-language model"
+    ),
+    "openai image": Refused(
+        "samples", {"messages": [
+            said("user", [{"type": "image_url", "image_url": {"url": "a.png"}}]), said("assistant", "A cat."),
+        ]}, r"a message \('user'\) shows an image",
+    ),
+    "verl with images": Refused(
+        "prompts", {"prompt": TALK[:1], "images": [{"path": "a.png"}]}, r"prompts\[0\]: has the column 'images'"
+    ),
+    "openai audio": Refused(
+        "samples", {"messages": [TALK[0], {**TALK[1], "audio": {"id": "a"}}]}, r"a message \('assistant'\) has 'audio'"
+    ),
+    "anthropic calls of tools": Refused(
+        "samples", {"messages": [
+            TALK[0], said("assistant", [{"type": "tool_use", "id": "a", "name": "look", "input": {"city": "Paris"}}]),
+        ]}, r"message 1 \(assistant\): has a part of the type 'tool_use'",
+    ),
+    "gemini": Refused(
+        "samples", {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}, r"unknown set of keys \('contents'\)"
+    ),
+    "cohere": Refused(
+        "samples", {"messages": [said("System", "Be kind."), said("User", "Hi"), said("Chatbot", "Hello.")]},
+        "message 0: 'role' is 'System'; did you mean 'system'",
+    ),
+    "langchain": Refused(
+        "samples", {"messages": [said("human", "Hi"), said("ai", "Hello.")]}, "'role' is 'human'; did you mean 'user'"
+    ),
+    "glaive without columns": Refused(
+        "samples", {"system": "SYSTEM: Be kind.", "chat": "USER: Hi"}, r"unknown set of keys \('system', 'chat'\)"
+    ),
+    "gsm8k without columns": Refused(
+        "samples", {"question": "1 + 1?", "answer": "2"}, "data.columns = {prompt: question, output: answer}"
+    ),
+    "gsm8k prompts without columns": Refused(
+        "prompts", {"question": "1 + 1?", "answer": "2"}, "has no key 'prompt' .*'question'.*data.prompt_column"
+    ),
+    "capybara": Refused(
+        "samples", {"conversation": [{"input": "Hi", "output": "Hello."}]},
+        r"\['messages'\]\[0\]: is {'input'.*; a message is {role, content}", {"columns": {"messages": "conversation"}},
+    ),
+    "xlam": Refused(
+        "samples", {"id": 0, "query": "Rain?", "answers": "[]", "tools": "[]"}, r"unknown set of keys \('id', 'query'"
+    ),
+    "tokens": Refused(
+        "samples", {"input_ids": [1, 2], "attention_mask": [1, 1], "labels": [1, 2]}, r"set of keys \('input_ids'"
+    ),
+    "an unknown speaker": Refused(
+        "samples", {"conversations": [by("human", "Hi"), by("narrator", "Hm."), by("gpt", "Hello.")]},
+        r"samples\[0\]\['conversations'\]\[1\]: 'from' is 'narrator'",
+    ),
+    "no messages": Refused("samples", {"messages": []}, r"samples\[0\]\['messages'\]: is empty"),
+    "an empty answer": Refused(
+        "samples", {"messages": [TALK[0], said("assistant", "")]}, r"message 1 \(assistant\): 'content' is ''"
+    ),
+    "an answer in preferences": Refused(
+        "samples", {"prompt": "Hi", "chosen": "Hello.", "rejected": "No."}, "has the key 'chosen', as preferences have"
+    ),
+    "thoughts that the template drops": Refused(
+        "samples", {"messages": [TALK[0], {**TALK[1], "reasoning_content": "Hm."}]},
+        "the chat template drops 'Hm.' of its 'reasoning_content'",
+    ),
+    "parts that the template writes as python does": Refused(
+        "samples", {"messages": [said("user", [{"type": "text", "text": "Hi"}] * 2), TALK[1]]},
+        "'content' as Python does",
+    ),
+    "ultrafeedback with completions": Refused(
+        "preferences", {"instruction": "Hi", "models": ["a"], "completions": [{"model": "a", "response": "Hello."}]},
+        "has no key 'chosen' .*data.columns renames a column: {chosen: its name}",
+    ),
+    "pku": Refused(
+        "preferences", {"prompt": "Hi", "response_0": "Hello.", "response_1": "No.", "better_response_id": 0},
+        "has no key 'chosen' .*'response_0'",
+    ),
+    "shp": Refused(
+        "preferences", {"history": "Hi", "human_ref_A": "Hello.", "human_ref_B": "No.", "labels": 1},
+        "has no key 'chosen' .*'human_ref_A'",
+    ),
+    "nectar": Refused(
+        "preferences", {"prompt": "Hi", "answers": [{"answer": "Hello.", "rank": 1}]}, "has no key 'chosen' .*'answers'"
+    ),
+    "a pair without its answer": Refused(
+        "preferences", {"prompt": TALK[:1], "chosen": [TALK[1]], "rejected": None}, r"\['rejected'\]: is empty"
+    ),
+    "kto with a word": Refused(
+        "unpaired", {"prompt": "Hi", "completion": "Hello.", "label": "chosen"}, "'label' is 'chosen'; it must be true"
+    ),
+    "math shepherd with marks": Refused(
+        "stepwise", {"input": "1 + 1 = 2 step", "label": "1 + 1 = 2 +", "task": "GSM8K"}, "'prompt' is None .*'input'"
+    ),
+    "steps as JSON": Refused(
+        "stepwise", {"prompt": "1 + 1 =", "completions": '["2"]', "labels": "[1]"}, "set data.column_types"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["rows", "jsonl"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_published_shape_that_cannot_be_read_is_refused_by_name(
+    name: str, way: str, chatml: Any, tmp_path: Path
+) -> None:
+    each = REFUSED[name]
+    with pytest.raises(DataError, match=each.message):
+        build(Shape(each.make, each.row, ()), WAYS[way](each.row, tmp_path), chatml, each.options)
+
+
+def test_the_museum_has_its_shapes() -> None:
+    assert len(SHAPES) + len(REFUSED) >= 80
+
+
 # Ways in which rows are given
 
 
@@ -385,7 +642,8 @@ def _write(row: Mapping[str, Any], path: Path) -> str:
         datasets.Dataset.from_list(rows).save_to_disk(str(path))
     else:
         cells = [
-            {key: each if isinstance(each, str) else json.dumps(each) for key, each in row.items()} for row in rows
+            {key: each if isinstance(each, str | None) else json.dumps(each) for key, each in row.items()}
+            for row in rows
         ]
         pd.DataFrame(cells).to_csv(path, index=False, sep="," if path.suffix == ".csv" else "\t")
     return str(path)
@@ -474,3 +732,28 @@ def test_a_published_shape_has_its_texts_from_every_kind_of_file(
     made = build(shape, WAYS[way](shape.row, tmp_path), tokenizer, options)
     assert [described(each, shape, tokenizer) for each in made] == [shape.made] * 2
     assert named_in(capsys.readouterr().err) == set(shape.unread)
+
+
+REWARDED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], list[float]]] = {
+    "one for the answer": ({"prompt": "1 + 1 =", "output": " 2", "reward": 0.5}, {}, [0, 0, 0.5]),
+    "under another name": ({"prompt": "1 + 1 =", "output": " 2", "score": 3}, {"reward": "score"}, [0, 0, 3]),
+    "one for each token": ({"prompt": "1 + 1 =", "output": " 2", "reward": [0.25, 0.5, -1.0]}, {}, [0.25, 0.5, -1]),
+    "one for each turn": (
+        {"conversations": ["1 + 1 =", " 2", " and", " 4"], "reward": [0.5, -1.0]}, {}, [0, 0, 0.5, 0, 0, -1],
+    ),
+}  # fmt: skip
+"""Rows with rewards, `data.columns`, and the rewards of the answers' bytes and EOS."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", REWARDED)
+def test_rewards_beside_demonstrations_have_their_tokens(
+    name: str, way: str, plain: Any, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    row, columns, rewards = REWARDED[name]
+    source, data = WAYS[way](row, tmp_path), DataConfig(columns=columns)
+    samples = SAMPLES(source, plain, data, max_length=0)
+    made = SAMPLES.read_rewards(source, samples, columns, what="rewards")
+    marks = [zip(each.tokens, sample.action_mask, strict=True) for each, sample in zip(made, samples, strict=True)]
+    assert [[reward for reward, is_chosen in each if is_chosen] for each in marks] == [rewards] * 2
+    assert not named_in(capsys.readouterr().err)

@@ -118,7 +118,7 @@ def test_scores_are_those_of_the_weights_in_the_chosen_dtype(folder: Path, dtype
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=dtype)
     with torch.no_grad():
         expected = [float(model(torch.tensor([ids(text)])).logits[0, 0]) for text in ("abcd|", "abcdefg|")]
-    assert seen == pytest.approx(expected, abs=1e-6 if dtype == "auto" else 4e-3)
+    assert seen == pytest.approx(expected, abs=1e-6 if dtype == "auto" else 2e-2)  # two steps of bfloat16
     if dtype != "auto":
         reward = RewardModel(RewardModelConfig(path=str(folder), dtype=dtype))  # type: ignore[arg-type]
         assert {each.dtype for each in reward.scorer.module.parameters()} == {getattr(torch, dtype)}

@@ -172,9 +172,9 @@ def _checked(chat: Chat, text: str) -> str:
 def fit_messages(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
     """Return a conversation whose messages have the forms that the chat template renders.
 
-    * Arguments of calls of tools are a mapping, or its JSON as a text, as in OpenAI's files. Both forms are rendered, up
-      to the first call, and what the user wrote stays if the template renders it: a text as it is, and a mapping not as
-      Python writes it.
+    * Arguments of calls of tools are a mapping, or its JSON as a text, as in OpenAI's files. Both forms are rendered,
+      up to the first call, and what the user wrote stays if the template renders it: a text as it is, and a mapping not
+      as Python writes it.
     * A content of one part that is a text becomes the text where the template renders texts only. Several parts stay:
       what would stand between them is unknown.
 
@@ -188,9 +188,7 @@ def _fit_parts(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
     texts = {i: text for i, each in enumerate(chat.messages) if (text := _only_text(each.get("content"))) is not None}
     if not texts:
         return chat
-    messages = [
-        {**each, "content": texts[i]} if i in texts else each for i, each in enumerate(chat.messages)
-    ]
+    messages = [{**each, "content": texts[i]} if i in texts else each for i, each in enumerate(chat.messages)]
     end = next(iter(texts)) + 1
     if _is_rendered(tokenizer, attrs.evolve(chat, messages=chat.messages[:end])):
         return chat
@@ -202,8 +200,9 @@ def _fit_parts(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
 def _only_text(content: Any) -> str | None:
     """Return the text of a content that is one part with a text and nothing else."""
     part = content[0] if isinstance(content, list | tuple) and len(content) == 1 else None
-    is_text = isinstance(part, Mapping) and set(part) <= {"type", "text"} and part.get("type", "text") == "text"
-    return part["text"] if is_text and isinstance(part.get("text"), str) else None
+    if not isinstance(part, Mapping) or not set(part) <= {"type", "text"} or part.get("type", "text") != "text":
+        return None
+    return part["text"] if isinstance(part.get("text"), str) else None
 
 
 def _is_rendered(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> bool:

@@ -37,6 +37,7 @@ PROMPT_PARTS = (*SYSTEM_KEYS, "context", "history", "input", "instruction")
 """Keys that known formats read as parts of a prompt."""
 TEMPLATE_KEYS = ("tools", "chat_template_kwargs")
 """Keys that are variables of the chat template."""
+_OPENAI_ANSWERS = ("preferred_output", "non_preferred_output")
 _NO_ROLE = (
     "is a text without a prompt, which data.as_messages cannot read as messages; give a prompt and an answer, or leave "
     "data.as_messages at false"
@@ -75,6 +76,9 @@ def load_rows(
       `chosen` and `rejected` or for prompts, the prompt.
     * Alpaca and Dolly: `instruction` and `input` or `context` become the prompt: a message of the user if the tokenizer
       has a chat template, otherwise a text with the headings of Alpaca. Earlier pairs in `history` come before it.
+    * Preferences of OpenAI: `input` with `messages` and `tools`, `preferred_output` and `non_preferred_output`.
+    * `messages` or `conversations` beside answers that begin with the assistant's message are their prompt; with no
+      answer beside them, the last message is the labelled one.
     * `system` becomes the system prompt of a conversation.
     * With `data.as_messages`, texts of prompts become messages of the user, and texts of answers the assistant's.
 
@@ -290,7 +294,9 @@ class _Reader:
         if not isinstance(row, Mapping):
             made = row if isinstance(row, str) else read_conversation(row, where)
             return _as_messages(made, self.column, self.answers, where) if self.as_messages else made
-        made = self._values(row, where)
+        is_judged = set(ANSWERS) <= set(self.answers)
+        made = self._values(_unnested(row, self.column) if is_judged else row, where)
+        made |= self._judged(made, read) if is_judged and made.get(self.column) is None else {}
         if made.get("messages") is None and made.get(self.column) is None:
             if made.get("conversations") is not None:
                 made |= self._conversations(made, where)
@@ -316,8 +322,25 @@ class _Reader:
             made["tools"] = list(map(_as_tool, template_variables({"tools": made["tools"]}, where)["tools"]))
         return made
 
+    def _judged(self, row: Mapping[str, Any], read: set[str]) -> dict[str, Any]:
+        """Return the prompt and the answer of a row of answers that has both in one conversation."""
+        key = next((key for key in ("messages", "conversations") if is_conversation(row.get(key))), None)
+        given = [row[name] for name in self.answers if row.get(name) is not None]
+        if key is None or not all(map(_is_answer, given)):
+            return {}
+        if given:
+            read.add(key)
+            return {self.column: row[key]}
+        *prompt, answer = row[key]
+        if self.answers[0] in ANSWERS or not prompt or answer["role"] != "assistant":
+            return {}
+        read.add(key)
+        return {self.column: prompt, self.answers[0]: [answer]}
+
     def _conversations(self, row: Mapping[str, Any], where: str) -> dict[str, Any]:
         messages = row["conversations"]
+        if self.answers and has_value(messages) and _are_texts(messages):
+            return {"messages": messages}
         refuse_empty(row, ("conversations",), where)
         refuse_messages(row, "conversations", where)
         if self.answers and not all(is_conversation(row.get(key)) for key in ANSWERS):
@@ -338,7 +361,7 @@ class _Reader:
         read |= set(said) if in_turns else set()
         if self.is_chat:
             texts = [text for pair in earlier for text in pair] + ["\n\n".join(filter(None, asked))]
-            talk = [{"role": "assistant" if k % 2 else "user", "content": text} for k, text in enumerate(texts)]
+            talk = _as_turns(texts)
             answers = {key: [{"role": "assistant", "content": row[key]}] for key in said}
             return {"messages": talk + answers[said[0]]} if in_turns else {self.column: talk, **answers}
         key = _system_key(row)
@@ -365,6 +388,25 @@ class _Reader:
             return {}
         read.add(key)
         return {} if found else {name: [{"role": "system", "content": row[key]}, *row[name]] for name in given}
+
+
+def _unnested(row: Mapping[str, Any], column: str) -> Mapping[str, Any]:
+    """Return a row of OpenAI's preferences, whose prompt and tools are within `input`, with columns of their own."""
+    given = row.get("input")
+    if isinstance(given, str) and given.lstrip().startswith("{"):
+        with suppress(ValueError):
+            given = from_json(given)
+    answers = [row.get(key) for key in _OPENAI_ANSWERS]
+    if not isinstance(given, Mapping) or "messages" not in given or any(answer is None for answer in answers):
+        return row
+    rest = {key: value for key, value in row.items() if key not in ("input", *_OPENAI_ANSWERS)}
+    inner = {key: value for key, value in given.items() if key != "messages"}
+    return {**rest, **inner, column: given["messages"], **dict(zip(ANSWERS, answers, strict=True))}
+
+
+def _is_answer(value: Any) -> bool:
+    """Return whether a value is a conversation without a prompt."""
+    return is_conversation(value) and value[0]["role"] == "assistant"
 
 
 def _system_key(row: Mapping[str, Any]) -> str:
@@ -407,11 +449,19 @@ def _as_messages(row: Any, column: str, answers: Sequence[str], where: str) -> A
             raise DataError(f"{where}: {_NO_ROLE}")
         roles = {column: "user"} | dict.fromkeys(answers, "assistant")
         texts = {key: (role, row[key]) for key, role in roles.items() if isinstance(row.get(key), str)}
+        row = {**row, "messages": _as_turns(row["messages"])} if answers and _are_texts(row.get("messages")) else row
         return {**row} | {key: [{"role": role, "content": text}] for key, (role, text) in texts.items()}
     if isinstance(row, str):
         if answers:
             raise DataError(f"{where}: {_NO_ROLE}")
         return [{"role": "user", "content": row}]
-    if answers and isinstance(row, (list, tuple)) and all(isinstance(each, str) for each in row):
-        return [{"role": "assistant" if k % 2 else "user", "content": text} for k, text in enumerate(row)]
-    return row
+    return _as_turns(row) if answers and _are_texts(row) else row
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+def _as_turns(texts: Sequence[str]) -> list[dict[str, str]]:
+    """Return texts of the user and the assistant, in turns, as messages."""
+    return [{"role": "assistant" if k % 2 else "user", "content": text} for k, text in enumerate(texts)]
