@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 
 import pytest
 import torch
 from chat_turns import MARKED, TALK, assistant, dialogue, runs_of, sampled_from, tokenizer_for, user
 from template_families import CHATML_TOKENS, FAMILIES, Family
 from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig
+from transformers.utils import chat_template_utils
 
-from rlcore.errors import DataError
+import rlcore
+from rlcore.checkpoints import fingerprints
+from rlcore.errors import ConfigError, DataError
 from rlcore.settings import DataConfig
 from rlcore_reward.config import SequenceScorerConfig
 from rlcore_reward.scorer import build_sequence_scorer
@@ -352,3 +356,55 @@ def test_a_stream_is_checked_at_its_first_rows(make_trainer, capsys, byte_tokeni
     )  # fmt: skip
     assert len(lines) == 1
     assert "samples: trained turns end with '<|im_end|>'" in lines[0]
+
+
+# Templates that render the time.
+
+DAY = "{{ strftime_now('%d %b %Y') }}"
+DATED = CHATML.template.replace("{% for", f"Today is {DAY}.\n{{% for", 1)
+SETTABLE = "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}" + (
+    CHATML.template.replace("{% for", "Today is {{ date_string }}.\n{% for", 1)
+)
+
+
+class Noon(datetime):
+    """The clock of templates and of the run, which stands at a given day."""
+
+    day = 1
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime(2026, 7, cls.day, 12, tzinfo=tz)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", [DATED, SETTABLE])
+def test_a_run_that_resumes_on_another_day_names_the_time_and_not_the_file(
+    byte_tokenizer, tmp_path, monkeypatch, template
+):
+    for module in (chat_template_utils, fingerprints):
+        monkeypatch.setattr(module, "datetime", Noon)
+    tokenizer = tokenizer_for(byte_tokenizer, Family(template, CHATML_TOKENS, ""))
+    tokenizer.eos_token = "<|im_end|>"
+
+    def train(day, steps, **more):
+        monkeypatch.setattr(Noon, "day", day)
+        return rlcore.train(
+            make_gpt2(vocab=len(tokenizer)), tokenizer=tokenizer, samples=[{"messages": dialogue(1)}] * 4,
+            trainer={"name": "sft", "batch_size": 2}, loggers=[],
+            run={"root": str(tmp_path), "name": "dated", "steps": steps, "resume": "auto"}, **more,
+        )  # fmt: skip
+
+    train(1, 1)
+    train(1, 2)
+    with pytest.raises(ConfigError) as caught:
+        train(2, 3)
+    assert "data.samples was '4 rows" in str(caught.value)
+    assert (
+        "The chat template renders the time, which was '01 Jul 2026' then and is '02 Jul 2026' now, so that "
+        "data.samples may have other tokens though the data is the same" in str(caught.value)
+    )
+    fixed = "(it is the variable date_string: data.chat_template_options={date_string: '01 Jul 2026'})"
+    assert (fixed in str(caught.value)) == (template == SETTABLE)
+    if template == SETTABLE:
+        train(2, 3, data={"chat_template_options": {"date_string": "01 Jul 2026"}})
