@@ -105,7 +105,7 @@ class Player:
             if not dialogue.shows_tools():
                 _log.warning(
                     "the policy is not told of its tools, because the tokenizer has no chat template or one that does "
-                    "not render them: describe them in the prompts, or set data.chat_template",
+                    "not render them: describe them in the prompts, or set model.tokenizer.chat_template",
                     environment=self.factory.name,
                 )  # fmt: skip
             kept = self._dialogues[id(tokenizer)] = (tokenizer, dialogue)
