@@ -344,6 +344,20 @@ def test_every_file_format_gives_the_same_tokens_whatever_keys_other_rows_have(q
     assert "null" not in "".join(text_of(each, qwen) for each in expected if hasattr(each, "tokens"))
 
 
+def test_whole_numbers_that_pandas_made_floats_in_a_call_are_named(qwen, tmp_path, capsys):
+    rows = [called({"a": 1}), called({"b": 2})]
+    path = write_parquet(rows, tmp_path / "rows.parquet")
+    expected = build("samples", rows, qwen)
+    for source in (path, pd.read_parquet(path, dtype_backend="pyarrow"), pd.DataFrame(rows)):
+        assert build("samples", source, qwen) == expected
+    assert "as floats" not in capsys.readouterr().err
+    (first, _) = build("samples", pd.read_parquet(path), qwen)
+    assert '"arguments": {"a": 1.0}' in text_of(first, qwen)
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "as floats" in each]
+    assert "samples[0]: the arguments of a call of a tool are {'a': 1.0, 'b': None}" in line
+    assert "dtype_backend='pyarrow'" in line
+
+
 def test_a_null_key_equals_a_missing_key_at_every_depth(qwen):
     def with_nulls(value):
         if isinstance(value, dict):

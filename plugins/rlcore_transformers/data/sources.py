@@ -5,7 +5,7 @@ The source is never modified, and rows are returned unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
 from rlcore.data.user_code import list_names, load_reference
 from rlcore.errors import DataError
+from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.data_sets import guard_datasets, is_instance, is_stream, parse_hub_name, refuse_stream
 from rlcore_transformers.data.files import READERS, files_in, is_pattern, matching_files, read_file, type_of
@@ -69,7 +70,9 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
     if is_stream(source):
         refuse_stream(what, source)
     if is_instance(source, "pandas", "DataFrame"):
-        return list(source.to_dict("records"))
+        rows = list(source.to_dict("records"))
+        _name_floats(rows, what)
+        return rows
     if (names := file_names(source, what)) is not None:
         return [row for i, name in enumerate(names) for row in _load_named(name, f"{what}[{i}]")]
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
@@ -78,6 +81,33 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
         except (Exception, SystemExit) as error:  # a user's generator may raise anything
             raise DataError(f"{what}: reading the rows raised {describe_error(error)}") from error
     raise DataError(f"{what}: cannot read rows from {shorten(source)} ({type(source).__name__}); pass {FORMS}")
+
+
+def _name_floats(rows: Sequence[Mapping[Any, Any]], what: str) -> None:
+    """Log a warning if pandas has made floats of integers in arguments of calls, which lie beside Arrow's nulls."""
+    for i, row in enumerate(rows):
+        for found in _arguments_in(row):
+            whole = [value for value in found.values() if isinstance(value, float) and value.is_integer()]
+            if whole and any(value is None for value in found.values()):
+                get_logger("data").warning(
+                    f"{what}[{i}]: the arguments of a call of a tool are {shorten(dict(found))}: pandas reads whole "
+                    "numbers as floats where other rows lack the key, and so they are trained. Give the path of the "
+                    "file, or read it with pandas.read_parquet(..., dtype_backend='pyarrow')"
+                )
+                return
+
+
+def _arguments_in(value: Any) -> Iterator[Mapping[Any, Any]]:
+    """Yield the mappings under `arguments` within a value of a DataFrame."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if key == "arguments" and isinstance(each, Mapping):
+                yield each
+            elif not isinstance(each, str):
+                yield from _arguments_in(each)
+    elif type(value).__module__ == "numpy" or isinstance(value, list | tuple):
+        for each in value if getattr(value, "ndim", 1) else ():
+            yield from _arguments_in(each)
 
 
 def _load_all(sources: Sequence[Source], what: str) -> list[Any]:
