@@ -16,6 +16,7 @@ from transformers.utils import chat_template_utils
 import rlcore
 from rlcore.checkpoints import fingerprints
 from rlcore.errors import ConfigError, DataError
+from rlcore.plugins.registry import all_registries
 from rlcore.settings import DataConfig
 from rlcore_reward.config import SequenceScorerConfig
 from rlcore_reward.scorer import build_sequence_scorer
@@ -408,3 +409,54 @@ def test_a_run_that_resumes_on_another_day_names_the_time_and_not_the_file(
     assert (fixed in str(caught.value)) == (template == SETTABLE)
     if template == SETTABLE:
         train(2, 3, data={"chat_template_options": {"date_string": "01 Jul 2026"}})
+
+
+# Exports of every trainer.
+
+WRITTEN = {"samples": [{"messages": dialogue(1)}] * 4}
+PROMPTS = {"prompts": [{"prompt": dialogue(1)[:1]}] * 4}
+REWARDED = {**PROMPTS, "reward_fn": lambda outputs: [float(len(output)) for output in outputs]}
+STEPPED = {"samples": [{"prompt": "why ?", "completions": ["the cat"], "labels": [True]}] * 4}
+LABELLED = [{"prompt": PAIR["prompt"], "completion": PAIR["chosen"], "label": i % 2 == 0} for i in range(4)]
+RUNS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "sft": ({"name": "sft"}, WRITTEN),
+    "dpo": ({"name": "dpo"}, {"samples": [PAIR] * 4}),
+    "kto": ({"name": "dpo", "loss": "kto"}, {"samples": LABELLED}),
+    "online_dpo": ({"name": "online_dpo"}, REWARDED),
+    "reward": ({"name": "reward"}, {"samples": [PAIR] * 4}),
+    "process_reward": ({"name": "process_reward"}, STEPPED),
+    "ilql": ({"name": "ilql"}, {**WRITTEN, "rewards": [1.0, 0.0, 0.5, 0.2]}),
+    "distill": ({"name": "distill", "teacher": "model"}, WRITTEN),
+    "distill_prompts": ({"name": "distill_prompts", "teacher": "model"}, PROMPTS),
+    "ppo": ({"name": "ppo"}, REWARDED),
+    "grpo": ({"name": "grpo"}, REWARDED),
+    "reinforce": ({"name": "reinforce"}, REWARDED),
+    "rft": ({"name": "rft"}, REWARDED),
+}
+"""The options of each trainer and its inputs."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_checkpoints_and_exports_of_every_trainer_end_texts_where_its_turns_end(byte_tokenizer, tmp_path, name):
+    tokenizer = tokenizer_for(byte_tokenizer, CHATML)
+    make_llama(vocab=len(tokenizer)).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    options, inputs = RUNS[name]
+    options = {key: str(tmp_path / value) if key == "teacher" else value for key, value in options.items()}
+    rlcore.train(
+        str(tmp_path / "model"), tokenizer={"path": str(tmp_path / "model"), "eos_token": "<|im_end|>"}, loggers=[],
+        trainer=options, gen={"max_new_tokens": 4}, checkpoint={"every": 1},
+        run={"root": str(tmp_path), "name": "run", "steps": 1}, **inputs,
+    )  # fmt: skip
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for folder in (tmp_path / "run" / "model", tmp_path / "run" / "checkpoints" / "00000001" / "model"):
+        assert ids_in(folder, "config.json") == [end, EOS]
+        if (folder / "generation_config.json").exists():  # a model that gives scores has none
+            assert ids_in(folder, "generation_config.json") == [end, EOS]
+        assert (folder / "generation_config.json").exists() == ("reward" not in name)
+
+
+def test_the_table_has_every_trainer_of_texts() -> None:
+    registered = {entry.name for entry in all_registries().trainers}
+    assert {options["name"] for options, _ in RUNS.values()} == registered - {"ddpo"}
