@@ -66,6 +66,7 @@ class Player:
                 environment, self.options.python, one_each=one_each, timeout_s=self.options.timeout_s,
                 thread=self.options.thread,
             )  # fmt: skip
+        self._has_warned = False  # of a column of tools
         self.curriculum = Curriculum(self.options.curriculum)
         self.is_lazy = self.options.lazy or bool(self.curriculum.moves) or self.options.seeds == "fresh"
         self._openings = Openings(self.factory, self.options)
@@ -168,6 +169,7 @@ class Player:
             for i, (each, said) in enumerate(zip(rows, openings, strict=True))
         ]
         if self.factory.tools:
+            self._warn_of_tools(rows, what)
             complete = [{**each, "tools": list(self.factory.tools)} for each in complete]
         prompts = pipeline(complete, tokenizer, data, max_length=max_length, what=what)
         if len(prompts) != len(rows):
@@ -183,6 +185,15 @@ class Player:
                 safe = attrs.evolve(safe, tokens=fitted(safe.tokens, dialogue, data, max_length, f"{what}[{i}]"))
             found.append(safe)
         return found
+
+    def _warn_of_tools(self, rows: Sequence[Mapping[str, Any]], what: str) -> None:
+        named = [i for i, row in enumerate(rows) if row.get("tools")]
+        if named and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "rows have a column 'tools', which is not read, since the environment has tools of its own", rows=what,
+                count=len(named), first=named[0], environment=self.factory.name,
+            )  # fmt: skip
 
     def _unopened(
         self,

@@ -78,7 +78,9 @@ class Worker:
             ) from None
         except (RemoteError, ProcessDied) as error:
             self.close()
-            raise ConfigError(f"data.environment: its process ({python}) could not load it: {error}") from error
+            raise ConfigError(
+                f"data.environment: its process ({python}) could not load it: {error}{_advice(str(error))}"
+            ) from error
 
     @property
     def is_alive(self) -> bool:
@@ -184,3 +186,13 @@ def _own_folders() -> list[str]:
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     folders = [folder or str(Path.cwd()) for folder in sys.path]
     return [folder for folder in folders if not folder.startswith(installed) and not folder.endswith(".zip")]
+
+
+def _advice(error: str) -> str:
+    if "ModuleNotFoundError" in error:
+        return f"; searched: the modules of this interpreter, and {Path.cwd()}"
+    if "'__main__'" in error:
+        return (
+            "; what a script defines exists in its own process alone: put it into a module, and name module:attribute"
+        )
+    return ""

@@ -90,8 +90,13 @@ def test_what_cannot_be_isolated_is_refused() -> None:
         ConfigError, match=r"cannot be sent to another process .*name it as environment='module:attribute'"
     ):
         play(local, ["a"], isolate="process")
-    with pytest.raises(ConfigError, match="could not load it: ModuleNotFoundError: No module named 'no_such_games'"):
+    with pytest.raises(
+        ConfigError,
+        match="could not load it: ModuleNotFoundError: No module named 'no_such_games'; searched: the modules ",
+    ):
         play("no_such_games:Dice", ["a"], isolate="process")
+    with pytest.raises(ConfigError, match=r"could not load it: AttributeError.*'__main__'.*: put it into a module"):
+        play("__main__:Game", ["a"], isolate="process")
     with pytest.raises(ConfigError, match=r"python = '/no/python': has no effect, .*; set isolate to `process`"):
         play(NAME, ["a"], python="/no/python")
     with pytest.raises(ConfigError, match=r"data\.episodes\.python = '/no/python': cannot be started: No such file"):

@@ -181,6 +181,22 @@ def fail() -> str:
     raise ValueError("no such door")
 
 
+def test_a_column_of_tools_is_named_where_the_run_has_tools_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    policy = build_causal_lm(make_llama(), CausalLMConfig(), tokenizer=tokenizer)
+    player = make_player(Tools(ToolOptions(functions=[count])))
+    rows: list[dict[str, Any]] = [{"prompt": "a", "tools": []}, {"prompt": "b", "tools": [{"name": "other"}]}]
+    prompts = read_prompts(player, policy, rows * 2)
+    assert all("tools" not in prompt.columns for prompt in prompts)
+    said = [line for line in capsys.readouterr().err.splitlines() if "rows have a column 'tools'" in line]
+    assert len(said) == 1
+    assert "count=2" in said[0]
+    assert "first=1" in said[0]
+    read_prompts(player, policy, rows[:1])
+    assert "rows have a column 'tools'" not in capsys.readouterr().err
+
+
 @pytest.fixture
 def worded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return what plays episodes of a model with a long context; each word of a turn calls the tool of this name."""
