@@ -80,15 +80,19 @@ def same_defaults() -> Iterator[list[str]]:
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     """Return the parameters of a function by name; None if it has no signature, as some of C extensions.
 
-    A module of torch has those of its `forward`. Arguments that a `functools.partial` has bound are left out.
+    A module of torch has those of its `forward`. Arguments that a `functools.partial` has bound are left out, also if
+    `functools.update_wrapper` made it look like the function.
     """
     inner, bound = function, bound_names(function)
     while isinstance(inner, functools.partial):
         inner = inner.func
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(inner, torch.nn.Module):
-        given = function.args if isinstance(function, functools.partial) else ()
-        function = functools.partial(inner.forward, *given)
+        inner = inner.forward
+    if isinstance(function, functools.partial):
+        function = functools.partial(inner, *_bound_by_position(function))
+    elif inner is not function:
+        function = inner
     try:
         parameters = inspect.signature(function).parameters
     except (ValueError, TypeError):
@@ -96,9 +100,18 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
     return {name: each for name, each in parameters.items() if name not in bound}
 
 
+def _bound_by_position(function: Callable[..., Any]) -> tuple[Any, ...]:
+    if not isinstance(function, functools.partial):
+        return ()
+    return (*_bound_by_position(function.func), *function.args)
+
+
 def bound_names(function: Callable[..., Any]) -> frozenset[str]:
     """Return the names of the arguments that a `functools.partial` has bound by name."""
-    return frozenset(function.keywords) if isinstance(function, functools.partial) else frozenset()
+    names = frozenset[str]()
+    while isinstance(function, functools.partial):
+        names, function = names | frozenset(function.keywords), function.func
+    return names
 
 
 def list_names(names: Iterable[Any]) -> str:

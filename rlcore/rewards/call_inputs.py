@@ -19,10 +19,13 @@ from rlcore.types import RESERVED_COLUMNS, Prompt
 
 log = get_logger("rewards")
 
-_OF_OUTPUTS = ("completion", "completions", "response", "responses", "response_str", "solution_str", "predict_str")
+_OF_ONE_OUTPUT = ("completion", "response", "response_str", "solution_str", "predict_str", "generation", "prediction")
+_OF_OUTPUTS = ("completions", *(f"{name}s" for name in _OF_ONE_OUTPUT[1:]), "generated_texts", *_OF_ONE_OUTPUT)
 _OF_TOKENS = ("completion_ids", "completion_tokens", "response_ids", "response_tokens", "output_ids", "token_ids")
 _ALIASES = dict.fromkeys(_OF_OUTPUTS, "outputs") | dict.fromkeys(_OF_TOKENS, "output_tokens")
 """Names that other libraries have for an argument."""
+_OF_ONE_SAMPLE = ("prompt", "output", *_OF_ONE_OUTPUT)
+"""Names of arguments of functions that other libraries call with one sample."""
 _LOGGED = set[tuple[str, str]]()
 """Functions and the columns of which it was logged that they do not receive them."""
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -181,6 +184,7 @@ class CallInputs:
         arguments = arguments if adapted is None else adapted
         by_position = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
         args = [arguments[name] for name in self.by_position[: len(by_position)]]
+        self._check_order(function, by_position)
         by_name = [p for p in parameters if p.kind in _NAMED]
         missing = [p for p in by_name if p.default is p.empty and p.name not in arguments]
         missing += [p for p in by_position[len(self.by_position) :] if p.default is p.empty]
@@ -194,14 +198,54 @@ class CallInputs:
         if own_name and missing[0].kind is missing[0].POSITIONAL_OR_KEYWORD:
             args, by_name, missing = [arguments[first]], by_name[1:], []
         if missing:
-            name = missing[0].name
-            near = _near(name, arguments)
-            hint = f"did you mean '{near}'? Known" if near else "known"
-            self.fail(function, f"has an unknown parameter '{name}'; {hint} parameters: {', '.join(arguments)}")
+            self._fail_unknown(function, missing[0].name, arguments)
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             without = {p.name for p in by_position} | bound_names(function.call)
             return args, {name: value for name, value in arguments.items() if name not in without}
         return args, {p.name: arguments[p.name] for p in by_name if p.name in arguments}
+
+    def received(self, function: UserFunction, error: BaseException) -> str:
+        """Return which arguments a function received, for its error; empty if its signature names what it reads.
+
+        They are stated if a key of its `**` parameter does not exist, or if it names none, as a decorator without
+        `functools.wraps` does not.
+        """
+        parameters = list((function.parameters or {}).values())
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+            return ""
+        names = list(self.arguments_of(function)[1])
+        is_key = isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str)
+        if is_key and error.args[0].isidentifier() and error.args[0] not in names:
+            return f"; it was called with {', '.join(names)}"
+        if isinstance(error, TypeError) and all(
+            each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in parameters
+        ):
+            return (
+                f"; its signature names no argument, so it was called with {', '.join(names)}: functools.wraps gives a "
+                "decorated function the signature of the function that it calls"
+            )
+        return ""
+
+    def _fail_unknown(self, function: UserFunction, name: str, arguments: Mapping[str, Any]) -> NoReturn:
+        near = _ALIASES.get(name) or next(iter(difflib.get_close_matches(name, list(arguments), n=1, cutoff=0.7)), None)
+        hint = f"did you mean '{near}'? Known" if near else "known"
+        text = f"has an unknown parameter '{name}'; {hint} parameters: {', '.join(arguments)}"
+        if name in _OF_ONE_SAMPLE:
+            text += (
+                f". A call is for all samples of a batch: each argument is a list, and so is the result ({self.size})"
+            )
+        self.fail(function, text)
+
+    def _check_order(self, function: UserFunction, by_position: Sequence[inspect.Parameter]) -> None:
+        """Refuse positional-only parameters that have the name of another argument than the one they receive."""
+        for parameter, name in zip(by_position, self.by_position, strict=False):
+            meant = _ALIASES.get(parameter.name, parameter.name)
+            if meant != name and meant in self.arguments:
+                self.fail(
+                    function,
+                    f"has the positional-only parameter '{parameter.name}', and these receive "
+                    f"{', '.join(self.by_position)} in this order; remove the '/', so that it is called by name",
+                )
 
     def _check_hidden(self, function: UserFunction, parameters: Sequence[inspect.Parameter]) -> None:
         """Refuse a column that hides an argument which the function names; one that it might expect is logged once."""

@@ -202,7 +202,7 @@ def _call(function: UserFunction, inputs: CallInputs) -> Any:
 def _fail(function: UserFunction, inputs: CallInputs, error: BaseException) -> NoReturn:
     if isinstance(error, KeyboardInterrupt):
         raise error
-    inputs.fail(function, f"raised {describe_error(error)}{_place(error)}", error)
+    inputs.fail(function, f"raised {describe_error(error)}{_place(error)}{inputs.received(function, error)}", error)
 
 
 def _place(error: BaseException) -> str:

@@ -16,7 +16,7 @@ import attrs
 from rlcore.components import REWARD_KEYS
 from rlcore.config.paths import existing_path
 from rlcore.data.user_code import load_reference
-from rlcore.errors import DataError
+from rlcore.errors import DataError, UnknownReward
 from rlcore.plugins.choice import Choice, Chooser, check_keys
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
@@ -127,6 +127,11 @@ def resolve(function: Any, what: str) -> tuple[str, Callable[[], Callable[..., A
 
 
 def _check_callable(function: Any, entry: Any, what: str) -> Callable[..., Any]:
+    if isinstance(function, type):
+        raise DataError(
+            f"{what}: {show(entry, 80)} is a class, and a call of it makes an object; give an object of it, whose "
+            f"__call__ is the function, such as {function.__name__}()"
+        )
     if callable(function):
         call: Callable[..., Any] = function
         return call
@@ -144,6 +149,7 @@ def _name(function: Any) -> str:
 MODEL = "reward_model"
 """Name of the registered reward that stands for a model, or the folder of one, given in place of a function."""
 MODEL_FILES = ("config.json", "adapter_config.json")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @attrs.frozen(eq=False)
@@ -185,6 +191,11 @@ def _choose(form: RewardForm, chooser: Chooser) -> ChosenReward:
     if names_model(fn) and fn not in known:
         form = attrs.evolve(form, fn=MODEL, options={"path": fn, **form.options}, name=form.name or MODEL)
         fn = MODEL
+    if isinstance(fn, str) and fn not in known and _HUB_ID.fullmatch(fn):
+        raise UnknownReward(
+            f"{form.path} = {fn!r}: no reward has this name; a reward model of the hub is "
+            f"{{fn: {MODEL}, path: {fn}}}, and a function is module:function"
+        )
     if isinstance(fn, str) and (fn in known or not _names_module(fn)):
         component = known.get(fn)
         check_keys(component, component.config_class(), REWARD_KEYS)

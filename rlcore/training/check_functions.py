@@ -143,7 +143,7 @@ def _referenced(function: types.FunctionType) -> Iterator[Any]:
 
     Globals of rlcore's packages, which adapt functions of other libraries, change no result.
     """
-    for code in () if function.__module__.startswith("rlcore") else _codes(function.__code__):
+    for code in () if str(function.__module__).startswith("rlcore") else _codes(function.__code__):
         yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is empty

@@ -19,11 +19,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.errors import RewardError
+from rlcore.errors import DataError, RewardError, UnknownReward
 from rlcore.rewards import Rewards
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.calls import Call
 from rlcore.rewards.combine import call_metric
+from rlcore.training.check_functions import keeps_no_state
 from rlcore.types import Prompt
 from rlcore_testing.small import make_tokenizer
 from rlcore_tools.trl_functions import trl_reward
@@ -420,6 +421,55 @@ def scaled(completions: Any, *, weight: float, answer: list[str]) -> list[float]
     return [weight * (completion[0]["content"] == right) for completion, right in zip(completions, answer, strict=True)]
 
 
+def by_factor(factor: float, completions: list[str], **kwargs: Any) -> list[float]:
+    return [factor * len(completion) for completion in completions]
+
+
+def passed_on(function: Callable[..., list[float]]) -> Callable[..., list[float]]:
+    def call(*args: Any, **kwargs: Any) -> list[float]:  # without functools.wraps
+        return function(*args, **kwargs)
+
+    return call
+
+
+def from_kwargs(prompts: Any, **kwargs: Any) -> list[float]:
+    return [float(right == "5") for right in kwargs["solution"]]
+
+
+def only_before_slash(completions: list[str], /, **kwargs: Any) -> list[float]:
+    return [float(len(completion)) for completion in completions]
+
+
+def ordered(samples: list[str], prompts: list[str], outputs: list[str], /) -> list[float]:
+    return [float(len(output)) for output in outputs]
+
+
+# The shapes of verifiers, ms-swift and EasyR1: one sample a call, objects of registered classes.
+
+
+def of_rubric(prompt: Any, completion: Any, answer: str, state: Any) -> float:
+    return float(answer in completion)
+
+
+def of_parser(parser: Any, completion: Any, answer: str) -> float:
+    return float(parser.parse(completion) == answer)
+
+
+def of_one_prediction(predict_str: str, ground_truth: str) -> float:
+    return float(predict_str == ground_truth)
+
+
+def of_predictions(predictions: list[str]) -> list[float]:
+    return [float(len(prediction)) for prediction in predictions]
+
+
+class Accuracy:
+    """A class of rewards as plugins of ms-swift define them."""
+
+    def __call__(self, completions: list[str], solution: list[str], **kwargs: Any) -> list[float]:
+        return [float(right in completion) for completion, right in zip(completions, solution, strict=True)]
+
+
 SOLUTIONS: dict[str, Any] = {"solution": ("5", "8", "")}
 STORY: dict[str, Any] = {"outputs": STORIES, "is_chat": False}
 VERL: dict[str, Any] = {"data_source": ("gsm8k",) * 3, "ground_truth": ("5", "8", "6")}
@@ -427,6 +477,7 @@ IDS = ([3] * 4, [3] * 9, [3] * 12)
 WORDS = ("one two one two one two", "one two three", "one")
 CODE = ("```python\nx\n```", "```cpp\nx\n```", "x")
 NO_TEXT = "has an unknown parameter 'solution_str'; did you mean 'outputs'"
+ALL_SAMPLES = ".* A call is for all samples of a batch: each argument is a list, and so is the result \\(3\\)"
 NO_STATE = r"takes TRL's 'trainer_state', which does not exist here: an observer is told of every step"
 
 CASES = [
@@ -493,6 +544,27 @@ CASES = [
     Case("partial module", functools.partial(OfTexts(), offset=1.0), [17, 12, 8], **STORY),
     Case("adapted module", trl_reward(OfCompletions()), [0, 0, 1], columns=RIGHT),
     Case("decorated", twice_the_length, [18, 8, 0], **STORY),
+    Case("open-r1, wrapped partial", functools.update_wrapper(functools.partial(weighted, weight=5.0), weighted),
+         [5, 5, 0]),
+    Case("wrapped partial by position", functools.update_wrapper(functools.partial(by_factor, 2.0), by_factor),
+         [18, 8, 0], **STORY),
+    Case("partial of a wrapped partial", functools.partial(
+        functools.update_wrapper(functools.partial(scaled, weight=3.0), scaled), weight=4.0), [0, 0, 4], columns=RIGHT),
+    Case("decorated without its signature", passed_on(near_length),
+         "names no argument, so it was called with samples, prompts, outputs, .*: functools.wraps gives"),
+    Case("key that is no column", from_kwargs, "KeyError: 'solution' at .*; it was called with .*outputs.*answer",
+         columns=RIGHT),
+    Case("trl, column that is not there", accuracy,
+         "unknown parameter 'solution'; known parameters: .*prompts, answer, completions", columns=RIGHT),
+    Case("trl, before a slash", only_before_slash,
+         "positional-only parameter 'completions', and these receive samples"),
+    Case("by position", ordered, [9, 4, 0], **STORY),
+    Case("verifiers, rubric", of_rubric, "unknown parameter 'prompt'; did you mean 'prompts'.*" + ALL_SAMPLES),
+    Case("verifiers, parser", of_parser, "unknown parameter 'parser'; known parameters: ", columns=RIGHT),
+    Case("easyr1, one sample", of_one_prediction,
+         "unknown parameter 'predict_str'; did you mean 'outputs'.*" + ALL_SAMPLES, columns=VERL),
+    Case("outputs by another name", of_predictions, "unknown parameter 'predictions'; did you mean 'outputs'"),
+    Case("ms-swift, object", Accuracy(), [1, 0, 1], STORIES, {"solution": ("cat", "b", "")}, is_chat=False),
     Case("partial with keywords", functools.partial(scaled, weight=3.0), [0, 0, 3], columns=RIGHT),
 ]  # fmt: skip
 
@@ -510,6 +582,25 @@ def test_a_function_of_another_library_gives_the_rewards_of_its_author(case: Cas
         return
     (found,) = score().by_name.values()
     assert found == pytest.approx(list(case.rewards))
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (Accuracy, "is a class, and a call of it makes an object; give an object of it, .* such as Accuracy()"),
+        ("someone/model-8b", "a reward model of the hub is {fn: reward_model, path: someone/model-8b}"),
+    ],
+)
+def test_a_class_and_a_model_of_the_hub_are_refused_with_the_form_to_give(reward: Any, said: str) -> None:
+    with pytest.raises((DataError, UnknownReward), match=said):
+        Rewards.build(reward)
+
+
+def test_a_function_without_a_module_is_checked_too() -> None:
+    made: dict[str, Any] = {"__builtins__": __builtins__}
+    exec("def score(outputs):\n    return [1.0 for _ in outputs]", made)  # as of a notebook's or a template's text
+    assert made["score"].__module__ is None
+    assert keeps_no_state(made["score"])
 
 
 def trl_metric(completions: Any, answer: list[str], **kwargs: Any) -> dict[str, list[float]]:
@@ -552,9 +643,11 @@ def test_a_metric_function_of_another_library_gives_its_metrics(name: str, funct
     assert measure() == metrics
 
 
-def test_functions_of_the_table_are_of_six_libraries() -> None:
+def test_functions_of_the_table_are_of_seven_libraries() -> None:
     assert len(CASES) >= 40
-    assert {"trl", "open-r1", "notebook", "trlx", "openrlhf", "verl"} <= {case.name.split(",")[0] for case in CASES}
+    assert {"trl", "open-r1", "notebook", "trlx", "openrlhf", "verl", "verifiers"} <= {
+        case.name.split(",")[0] for case in CASES
+    }
 
 
 TALK = [
