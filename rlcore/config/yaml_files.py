@@ -36,8 +36,9 @@ _NAMED = re.compile(r"(alias|anchor|tag) '.*?'")
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML requires a plain class attribute
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, repeats: list[str] | None = None) -> None:
         super().__init__(text)
+        self._repeats = repeats
         self._depth, self._num_nodes, self._num_repeated = 0, 0, 0
         self._sizes: dict[str, int] = {}  # of each anchor whose node is complete, with all that it contains
 
@@ -76,15 +77,22 @@ class _Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
+        seen: dict[Hashable, yaml.Node] = {}
+        for key_node, value_node in node.value:
             if key_node.tag.endswith(":merge"):
                 continue
             key = self.construct_object(key_node, deep=True)
-            if key in seen:
+            if key in seen and not self._may_repeat(key, seen[key], value_node):
                 raise yaml.constructor.ConstructorError(None, None, f"duplicate key '{key}'", key_node.start_mark)
-            seen.add(key)
+            seen[key] = value_node
         return super().construct_mapping(node, deep=deep)
+
+    def _may_repeat(self, key: Hashable, first: yaml.Node, second: yaml.Node) -> bool:
+        """Note a key that stands twice with the same value, if such keys are allowed; return whether it is one."""
+        if self._repeats is None or self.construct_object(first, deep=True) != self.construct_object(second, deep=True):
+            return False
+        self._repeats.append(str(key))
+        return True
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         text = self.construct_scalar(node)
@@ -116,8 +124,12 @@ for _tag, (_pattern, _first) in _SCALARS.items():
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _starts)
 
 
-def load_yaml(path: str | Path) -> dict[str, Any]:
+def load_yaml(path: str | Path, *, repeats: list[str] | None = None) -> dict[str, Any]:
     """Read a YAML file that contains a mapping; an empty file is an empty mapping.
+
+    Args:
+        path: the file.
+        repeats: receives the keys that a mapping has twice with equal values; by default these are an error too.
 
     Raises:
         ConfigError: the file is unreadable, not YAML or not a mapping; the message has the file, line and column.
@@ -129,7 +141,7 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {reason}") from error
     except ValueError as error:
         raise ConfigError(f"{str(path)!r}: no file can have this name: {error}") from error
-    values = _parse(text, str(path))
+    values = _parse(text, str(path), repeats)
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -169,10 +181,10 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     return nested
 
 
-def _parse(text: str, where: str) -> Any:
+def _parse(text: str, where: str, repeats: list[str] | None = None) -> Any:
     loader = None
     try:
-        loader = _Loader(text)
+        loader = _Loader(text, repeats)
         return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -204,6 +204,19 @@ TABLE: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
             "dataset_mixture.seed", "dataset_mixture.test_split_size", "benchmarks", "callbacks",
         ],
     ),
+    "openr1_code.yaml": (
+        ["--trainer", "grpo", "--processes", "2"],
+        {
+            **OF_TRL,
+            "data.prompts": "someone/programs:python:train",
+            "data.reward_fn": [
+                {"fn": "reward_model", "path": "someone/code-reward-model", "weight": 1.0},
+                {"fn": "my_rewards:compiles", "weight": 0.1},
+            ],
+            "trainer.name": "grpo", "trainer.rollouts": 32, "trainer.num_generations": 4, "checkpoint.every": ABSENT,
+        },
+        ["callbacks", "env", "save_steps"],
+    ),
     "handbook_sft_qlora.yaml": (
         [],
         {
@@ -331,6 +344,18 @@ TABLE: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
             "loggers": ["console", {"name": "wandb", "project": "sentiments", "tags": ["ppo", "first: try"]}],
         },
         [],
+    ),
+    "trlx_first_ppo.yml": (
+        [],
+        {
+            "trainer.name": "ppo", "trainer.rollouts": 128, "trainer.optimizer.lr": 1.4e-4,
+            "trainer.optimizer.scheduler": "constant",  # its lowest rate is that of the start
+            "trainer.optimizer.betas": [0.9, 0.95], "trainer.optimizer.eps": 1e-8,
+            "trainer.optimizer.weight_decay": 1e-6, "model.tokenizer.path": "gpt2", "model.unfrozen_layers": 2,
+            "gen.top_k": 0, "gen.max_new_tokens": ABSENT, "data.max_prompt_tokens": ABSENT,
+            "run.steps": 100, "eval.every": 25, "checkpoint.every": 2500,  # rounds of 4 optimizer steps
+        },
+        ["gen_kwargs.max_length", "gen_kwargs.min_length", "train.orchestrator", "train.pipeline", "train.seq_length"],
     ),
     "trlx_ilql.yml": (
         ["--processes", "2"],
@@ -625,12 +650,43 @@ def test_a_text_that_no_file_can_contain_is_an_error(tmp_path: Path, capsys: pyt
     assert "any.json: '\\ud800': has half of a surrogate pair" in capsys.readouterr().err
 
 
+def test_a_key_that_stands_twice_is_named_if_its_values_are_equal_and_refused_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    file, out = tmp_path / "any.yaml", tmp_path / "run.yaml"
+    file.write_text("assistant_only_loss: true\nseed: 3\nlogging_steps: 5\nseed: 3\n")
+    assert convert(file, out) == 0
+    assert "check: seed: the file has this key twice, with the same value\n" in capsys.readouterr().err
+    assert load_yaml(out)["run"]["seed"] == 3
+    file.write_text("assistant_only_loss: true\nseed: 3\nseed: 4\n")
+    assert convert(file, out) == 1
+    assert "any.yaml:3:1: is not valid YAML: duplicate key 'seed'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--trainer", "grpo"]])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"data": {"train_files": "a.parquet"}, "actor_rollout_ref": {"rollout": {"n": 8}}, "trainer": {"nnodes": 1}},
+        {"pretrain": "someone/base", "reward_pretrain": "someone/reward", "rollout_batch_size": 1024},
+    ],
+    ids=["verl", "openrlhf"],
+)
+def test_a_file_of_a_library_that_is_not_read_is_refused(
+    values: dict[str, Any], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert convert(write(tmp_path / "any.yaml", values), tmp_path / "run.yaml", *words) == 1
+    said = capsys.readouterr().err
+    assert f"any.yaml: none of its keys ('{next(iter(values))}', " in said
+    assert "is an argument of TRL; read are files of TRL, open-r1" in said
+
+
 def test_a_token_is_not_written_beside_what_is_not_converted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    values = {**BASE["sft"], "hub_token": "hf_abcdef", "my_api_key": "sk-abcdef"}
+    values = {**BASE["sft"], "hub_token": "hf_abcdef", "my_api_key": "sk-abcdef", "env": {"WANDB_API_KEY": "abcdef"}}
     assert convert(write(tmp_path / "any.yaml", values), tmp_path / "run.yaml") == 0
     said = capsys.readouterr().err + (tmp_path / "run.yaml").read_text()
     assert "abcdef" not in said
-    assert left_in(said) == ["hub_token", "my_api_key"]
+    assert left_in(said) == ["env", "hub_token", "my_api_key"]
 
 
 @pytest.mark.parametrize("value", [False, None, 0, "", "x", [], {"a": 1}], ids=str)

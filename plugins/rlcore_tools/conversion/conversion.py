@@ -15,7 +15,7 @@ import attrs
 from rlcore.config import describe, dump_yaml, load_yaml, merge
 from rlcore.config.structure import structure_valid
 from rlcore.errors import ConfigError
-from rlcore.safe_text import HIDDEN, is_secret, shorten, visible
+from rlcore.safe_text import HIDDEN, is_secret, redact, shorten, visible
 from rlcore.settings import TrainConfig
 from rlcore_tools.synonyms import LibraryName, synonyms
 from rlcore_transformers.models.model_options import CausalLMConfig, TokenizerConfig
@@ -250,7 +250,7 @@ def _shown(name: str, value: Any) -> str:
         return HIDDEN
     if isinstance(value, str) and value.isprintable() and len(value) <= LONGEST:
         return value
-    return shorten(value, LONGEST)
+    return shorten(redact(value), LONGEST)
 
 
 def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,9 +33,11 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
 
     if arguments.processes is not None and arguments.processes < 1:
         parser.error(f"--processes {arguments.processes}: must be at least 1")
-    values = _read(arguments.file)
+    repeats: list[str] = []
+    values = _read(arguments.file, repeats)
     try:
         conversion = _conversion(parser, values, arguments)
+        conversion.notes += [f"{name}: the file has this key twice, with the same value" for name in repeats]
         text = conversion.as_yaml(arguments.file.name)
     except ConfigError as error:
         lines = [line.removeprefix(f"{arguments.file}: ") for line in str(error).splitlines()]
@@ -57,13 +59,20 @@ def _conversion(parser: argparse.ArgumentParser, values: dict[str, Any], argumen
     from rlcore.errors import ConfigError
     from rlcore.plugins.registry import all_registries
     from rlcore_tools.conversion import recipes, trl_arguments, trlx_config, trlx_sweep
-    from rlcore_tools.synonyms import component_names
+    from rlcore_tools.synonyms import component_names, synonyms
 
     is_trlx = isinstance(values.get("train"), dict) and isinstance(values.get("method"), dict)
     is_sweep = trlx_sweep.is_sweep(values)
     library = trlx_config if is_trlx or is_sweep else trl_arguments
     other = None if library is trlx_config else recipes.library_of(values)
     recipe = recipes.read_recipe(values, other) if other is not None else None
+    is_trl = library is trl_arguments and recipe is None
+    keys = ", ".join(map(repr, list(values)[:5]))
+    if values and is_trl and not any(name in synonyms("trl") for name in values):
+        raise ConfigError(
+            f"none of its keys ({keys}) is an argument of TRL; read are files of TRL, "
+            "open-r1, alignment-handbook, axolotl, LLaMA-Factory and trlX"
+        )
     name = arguments.trainer or (recipe.trainer if recipe is not None else library.trainer_of(values))
     if name is None:
         parser.error(
@@ -103,7 +112,7 @@ def _save(text: str, out: Path) -> None:
         raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from error
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, repeats: list[str]) -> dict[str, Any]:
     from rlcore.config import load_yaml
     from rlcore.errors import ConfigError
 
@@ -112,7 +121,7 @@ def _read(file: Path) -> dict[str, Any]:
             f"{file}: is a script, and arguments are read from a YAML or JSON file. TRL writes one: "
             "pathlib.Path('args.json').write_text(trainer.args.to_json_string())"
         )
-    values: dict[str, Any] = _join_pairs(load_yaml(file), file)
+    values: dict[str, Any] = _join_pairs(load_yaml(file, repeats=repeats), file)
     return values
 
 

@@ -22,6 +22,9 @@ def convert_data(conversion: Conversion, given: dict[str, Any]) -> None:
     _convert_mixture(conversion, given, kind)
     _convert_prompts(conversion, given, is_sampled=is_sampled)
     name, subset = given.pop("dataset_name", None), given.pop("dataset_config", None)
+    subsets = given.get("dataset_configs")
+    if name is not None and subset is None and isinstance(subsets, list) and len(subsets) == 1:
+        subset = given.pop("dataset_configs")[0]  # earlier recipes of open-r1
     split, held_out = given.pop("dataset_train_split", None), given.pop("dataset_test_split", None)
     if name is not None:
         middle = f":{subset}" if subset else ""
@@ -54,7 +57,7 @@ def _convert_prompts(conversion: Conversion, given: dict[str, Any], *, is_sample
 
 
 def _convert_rewards(conversion: Conversion, given: dict[str, Any]) -> None:
-    """Convert reward functions that are named by module, as TRL's scripts accept them, and their weights."""
+    """Convert reward functions that are named by module, reward models of the hub, and the weights of both."""
     named = given.pop("reward_funcs", None)
     if named is None:
         return
@@ -62,10 +65,14 @@ def _convert_rewards(conversion: Conversion, given: dict[str, Any]) -> None:
     if weights is not None and (not isinstance(weights, list) or len(weights) != len(names)):
         conversion.refuse("reward_weights", weights, f"must be a list of a number for each of {len(names)} functions")
         return
-    found, unknown = [], []
+    found: list[Any] = []
+    unknown: list[Any] = []
     for name, weight in zip(names, weights or [1.0] * len(names), strict=True):
         module, _, function = name.rpartition(".")
-        if not module or "/" in name:
+        if name.count("/") == 1:
+            model = {"fn": "reward_model", "path": name}
+            found.append({**model, "weight": weight} if weights else model)
+        elif not module or "/" in name:
             unknown.append({name: weight} if weights else name)
         else:
             found.append({"fn": f"{module}:{function}", "weight": weight} if weights else f"{module}:{function}")

@@ -22,7 +22,13 @@ COUNTS = (
     "train.eval_interval", "train.checkpoint_interval", "method.num_rollouts", "method.chunk_size", "method.ppo_epochs",
 )  # fmt: skip
 """Options that are whole numbers of at least 1."""
-NUMBERS = ("method.cliprange_reward", "scheduler.kwargs.T_max", "scheduler.kwargs.eta_min")
+NUMBERS = (
+    "method.cliprange_reward",
+    "train.lr_init",
+    "train.lr_target",
+    "scheduler.kwargs.T_max",
+    "scheduler.kwargs.eta_min",
+)
 MAPPINGS = ("optimizer.kwargs", "scheduler.kwargs", "method.gen_kwargs", "method.gen_experience_kwargs")
 OF_ONE_PROCESS = ("train.batch_size", "method.num_rollouts", "method.chunk_size")
 """Counts of one process, which are those of all processes here."""
@@ -63,6 +69,7 @@ def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type, proce
     given = {name: value * processes if name in OF_ONE_PROCESS else value for name, value in named.items()}
     given.pop("method.name", None)
     given.pop("train.trainer", None)
+    given.pop("model.model_type", None)
     conversion.put("trainer.optimizer.max_grad_norm", 0.0)
     if processes > 1:
         conversion.put("run.processes", processes)
@@ -72,7 +79,7 @@ def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type, proce
             "batch sizes and rollouts are those of one process: multiply them by the number of processes, which "
             "--processes N does"
         )
-    for rule in (_sampling, _length, _texts, _optimizer, _method, _files):
+    for rule in (_sampling, _length, _texts, _model, _optimizer, _method, _files):
         rule(conversion, given)
     for name, value in given.items():
         conversion.convert(synonyms("trlx").get(name), name, value)
@@ -132,6 +139,8 @@ def _sampling(conversion: Conversion, given: dict[str, Any]) -> None:
             conversion.put(f"gen.{name}", value)
         if missing:
             conversion.notes.append(f"trlX's defaults of sampling are written for {', '.join(missing)}")
+    if {"max_length", "min_length"} & {*evaluations, *(rollouts or ())}:
+        given["gen_kwargs.max_length"] = True
 
 
 def _length(conversion: Conversion, given: dict[str, Any]) -> None:
@@ -164,20 +173,27 @@ def _length(conversion: Conversion, given: dict[str, Any]) -> None:
 
 
 def _texts(conversion: Conversion, given: dict[str, Any]) -> None:
-    length = given.pop("train.seq_length", None)
+    length, is_whole = given.pop("train.seq_length", None), given.pop("gen_kwargs.max_length", False)
     sampled = conversion.values.get("gen", {}).get("max_new_tokens", 40)
     if length is not None and (conversion.has("trainer.rollouts") or conversion.has("trainer.generations")):
-        if length > sampled:
+        if is_whole and "max_new_tokens" not in conversion.values.get("gen", {}):
+            reason = "data.max_prompt_tokens is this number less gen.max_new_tokens, which the file does not name"
+            conversion.leave("train.seq_length", length, reason)
+        elif length > sampled:
             conversion.put("data.max_prompt_tokens", length - sampled)
         else:
             conversion.leave("train.seq_length", length, f"is not above max_new_tokens = {sampled}")
     elif length is not None:
         conversion.put("data.max_sample_tokens", length)
+
+
+def _model(conversion: Conversion, given: dict[str, Any]) -> None:
     for name, null in NULLS.items():
         if given.get(name) == null:
             given.pop(name)
-    if given.get("tokenizer.tokenizer_path") == given.get("model.model_path"):
-        given.pop("tokenizer.tokenizer_path", None)
+    for name in ("tokenizer.tokenizer_path", "model.tokenizer_path"):
+        if given.get(name) == given.get("model.model_path"):
+            given.pop(name, None)
     if given.get("train.pipeline") == "PromptPipeline":
         given.pop("train.pipeline")
     adapter = given.pop("model.peft_config", None)
@@ -193,6 +209,11 @@ def _optimizer(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put(f"trainer.optimizer.{name}" if own else f"trainer.optimizer.options.{name}", value)
     total, name = given.pop("scheduler.total_steps"), given.pop("scheduler.name", None)
     options = given.pop("scheduler.kwargs", None) or {}
+    start, end = given.pop("train.lr_init", None), given.pop("train.lr_target", None)
+    if start is not None:
+        conversion.put("trainer.optimizer.lr", start)
+    if end is not None and total is not None and name is None:  # versions that had no section scheduler
+        _cosine(conversion, float(total), float(end), total)
     if name == "cosine_annealing":
         _cosine(conversion, float(options.get("T_max", ENDLESS)), float(options.get("eta_min", 0.0)), total)
     elif name == "linear":
