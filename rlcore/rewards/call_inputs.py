@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 import attrs
+from numpy import ndarray
 from torch import Tensor
 
 from rlcore.data.user_code import bound_names, parameters_of
@@ -28,6 +29,7 @@ _OF_ONE_SAMPLE = ("prompt", "output", *_OF_ONE_OUTPUT)
 """Names of arguments of functions that other libraries call with one sample."""
 _LOGGED = set[tuple[str, str]]()
 """Functions and the columns of which it was logged that they do not receive them."""
+_CONSTANT = (str, int, float, bool, type(None), bytes)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _BY_POSITION = ("samples", "prompts", "outputs")
 
@@ -205,15 +207,17 @@ class CallInputs:
         return args, {p.name: arguments[p.name] for p in by_name if p.name in arguments}
 
     def received(self, function: UserFunction, error: BaseException) -> str:
-        """Return which arguments a function received, for its error; empty if its signature names what it reads.
+        """Return what a function received, for its error; empty if that explains nothing.
 
-        They are stated if a key of its `**` parameter does not exist, or if it names none, as a decorator without
-        `functools.wraps` does not.
+        The arguments are stated if a key of its `**` parameter does not exist, or if its signature names none, as that
+        of a decorator without `functools.wraps` does not.
         """
         parameters = list((function.parameters or {}).values())
+        names = list(self.arguments_of(function)[1])
+        if "completions" in names and (form := _form_of_completions(error, self.arguments.get("messages") or [None])):
+            return form
         if not any(each.kind is each.VAR_KEYWORD for each in parameters):
             return ""
-        names = list(self.arguments_of(function)[1])
         is_key = isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str)
         if is_key and error.args[0].isidentifier() and error.args[0] not in names:
             return f"; it was called with {', '.join(names)}"
@@ -293,9 +297,43 @@ def answered(prompt: Prompt, output: str) -> list[dict[str, Any]] | None:
     return [*messages, {"role": "assistant", "content": output}]
 
 
+def _form_of_completions(error: BaseException, messages: Sequence[Any]) -> str:
+    """Return which form completions have, if an error of a function in the form of TRL is of one that reads another."""
+    if not isinstance(error, TypeError | AttributeError):
+        return ""
+    if all(each is None for each in messages) and str(error).startswith("string indices must be integers"):
+        return (
+            "; the prompts are texts, so completions are texts too: data.as_messages=true makes them conversations, "
+            "whose completions are lists of messages"
+        )
+    if all(each is not None for each in messages) and "list" in str(error):
+        return "; the prompts are conversations, so a completion is a list of messages: completion[0]['content']"
+    return ""
+
+
 def _copied(value: Any) -> Any:
-    """Return a copy of a list or tensor, so that no function can modify the arguments of another one."""
-    return list(value) if isinstance(value, list) else value.clone() if isinstance(value, Tensor) else value
+    """Return a copy of lists, mappings, arrays and tensors, at any depth: no function can modify what another reads.
+
+    Rows are passed again in a later step, so the values of a column are copied too; those of samples of one prompt
+    apart.
+    """
+    try:
+        return _copy(value, ())
+    except RecursionError:
+        return value
+
+
+def _copy(value: Any, inside: tuple[int, ...]) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, ndarray):
+        return value.copy()
+    if type(value) not in (list, dict) or id(value) in inside:
+        return value
+    inside = (*inside, id(value))
+    if isinstance(value, dict):
+        return {key: each if type(each) in _CONSTANT else _copy(each, inside) for key, each in value.items()}
+    return [each if type(each) in _CONSTANT else _copy(each, inside) for each in value]
 
 
 def _near(name: str, arguments: Mapping[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 import re
 from collections import Counter
@@ -24,10 +25,12 @@ from rlcore.rewards import Rewards
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.calls import Call
 from rlcore.rewards.combine import call_metric
+from rlcore.settings import DataConfig
 from rlcore.training.check_functions import keeps_no_state
 from rlcore.types import Prompt
 from rlcore_testing.small import make_tokenizer
 from rlcore_tools.trl_functions import trl_reward
+from rlcore_transformers.data.pipelines import PROMPTS
 
 SYSTEM = {"role": "system", "content": "Answer in tags."}
 QUESTIONS = ("2 + 3 ?", "4 + 4 ?", "7 - 1 ?")
@@ -444,6 +447,17 @@ def ordered(samples: list[str], prompts: list[str], outputs: list[str], /) -> li
     return [float(len(output)) for output in outputs]
 
 
+def of_texts(completions: list[str], **kwargs: Any) -> list[float]:
+    return [float(completion.startswith("<think>")) for completion in completions]
+
+
+def parses_once(outputs: list[str], tests: list[dict[str, Any]], scores: list[Any]) -> list[float]:
+    for i, test in enumerate(tests):
+        test["cases"] = test["cases"].split()  # which fails if it was done before
+        scores[i] += 1.0
+    return [float(len(test["cases"]) + score[0]) for test, score in zip(tests, scores, strict=True)]
+
+
 # The shapes of verifiers, ms-swift and EasyR1: one sample a call, objects of registered classes.
 
 
@@ -558,6 +572,9 @@ CASES = [
          "unknown parameter 'solution'; known parameters: .*prompts, answer, completions", columns=RIGHT),
     Case("trl, before a slash", only_before_slash,
          "positional-only parameter 'completions', and these receive samples"),
+    Case("trl, messages of texts", exact_format, "string indices must be .*; the prompts are texts, so completions are",
+         is_chat=False),
+    Case("trl, texts of messages", of_texts, "'list' object has .*; the prompts are conversations, so a completion is"),
     Case("by position", ordered, [9, 4, 0], **STORY),
     Case("verifiers, rubric", of_rubric, "unknown parameter 'prompt'; did you mean 'prompts'.*" + ALL_SAMPLES),
     Case("verifiers, parser", of_parser, "unknown parameter 'parser'; known parameters: ", columns=RIGHT),
@@ -594,6 +611,42 @@ def test_a_function_of_another_library_gives_the_rewards_of_its_author(case: Cas
 def test_a_class_and_a_model_of_the_hub_are_refused_with_the_form_to_give(reward: Any, said: str) -> None:
     with pytest.raises((DataError, UnknownReward), match=said):
         Rewards.build(reward)
+
+
+def test_a_function_that_changes_its_arguments_receives_the_columns_as_they_are_in_the_next_step() -> None:
+    columns: dict[str, Any] = {"tests": {"cases": "a b"}, "scores": np.array([1.0])}
+    prompts = [Prompt(question, (1,), columns) for question in QUESTIONS[:2]]
+    rewards = Rewards.build([parses_once, parses_once])
+    for _ in range(2):
+        found = rewards(prompts, ["x", "y"], tokenizer=make_tokenizer(), output_tokens=[[3], [4]])
+        assert found.by_name == {"parses_once": [4.0, 4.0], "parses_once_2": [4.0, 4.0]}
+    assert columns["tests"] == {"cases": "a b"}
+    assert columns["scores"].tolist() == [1.0]
+
+
+PREVIEWED: list[tuple[Any, dict[str, Any]]] = [
+    ("2 + 3 ?", {"as_messages": True}),
+    ({"prompt": "2 + 3 ?"}, {"as_messages": True}),
+    ({"problem": "2 + 3 ?"}, {"as_messages": True, "prompt_column": "problem", "system_prompt": "Be brief."}),
+    ({"prompt": [{"role": "user", "content": "2 + 3 ?"}]}, {"system_prompt": "Be brief."}),
+    ({"prompt": [{"role": "user", "content": "2 + 3 ?"}], "system": "Be brief."}, {}),
+    ({"prompt": json.dumps([{"role": "user", "content": "2 + 3 ?"}])}, {"as_messages": True}),
+    ({"conversations": [{"from": "human", "value": "2 + 3 ?"}]}, {}),
+    ({"messages": [{"role": "user", "content": "2 + 3 ?"}]}, {"prompt_column": "messages"}),
+    ("2 + 3 ?", {}),
+]
+
+
+@pytest.mark.parametrize(("row", "options"), PREVIEWED, ids=str)
+def test_the_check_before_a_run_calls_functions_with_the_messages_of_the_run(row: Any, options: dict[str, Any]) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    data = DataConfig(**options)
+    found = PROMPTS.preview([row], data, what="prompts")
+    assert found is not None
+    (previewed,), (prompt,) = found[0], PROMPTS([row], tokenizer, data, max_length=500)
+    assert previewed.messages == prompt.messages
+    assert previewed.columns == prompt.columns
 
 
 def test_a_function_without_a_module_is_checked_too() -> None:

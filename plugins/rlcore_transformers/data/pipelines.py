@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from rlcore.config import evolve
 from rlcore.config.paths import existing_path
 from rlcore.types import Prompt, Sample, SampleReward, is_conversation
+from rlcore_transformers.data.chat import make_chat
 from rlcore_transformers.data.data_sets import is_instance, is_stream
 from rlcore_transformers.data.logit_masks import load_logit_mask
 from rlcore_transformers.data.mixed_streams import MixedStream, open_mixed_stream
 from rlcore_transformers.data.mixture_sources import Source, parse_mixture
 from rlcore_transformers.data.mixtures import mixing
 from rlcore_transformers.data.prompts import build_prompts
-from rlcore_transformers.data.rows import rename_columns
+from rlcore_transformers.data.rows import convert_prompt, rename_columns
 from rlcore_transformers.data.sample_rewards import build_sample_rewards
 from rlcore_transformers.data.samples import build_samples
 from rlcore_transformers.data.sources import file_names, load_part, load_source, read_types
@@ -124,7 +125,9 @@ def preview(source: Any, data: DataConfig, what: str) -> tuple[list[Prompt], boo
     renamed = {theirs: ours for ours, theirs in data.columns.items()}
     columns = [renamed.get(name, name) for name in names]
     rows = read_types(rename_columns(rows, data.columns, what, needed=()), data.column_types, what)
-    found = [_prompt(row, data.prompt_column, columns) for row in rows]
+    if any(isinstance(row, Mapping) and "instruction" in row and row.get(data.prompt_column) is None for row in rows):
+        return None  # a text or a message, as the tokenizer has a chat template
+    found = [_previewed(row, data, columns, f"{what}[{i}]") for i, row in enumerate(rows)]
     return ([each for each, _ in found], all(is_text for _, is_text in found)) if found else None
 
 
@@ -166,6 +169,16 @@ def _renaming(data: DataConfig, source: Source) -> DataConfig:
 def _is_small(name: str) -> bool:
     path = existing_path(name)
     return path is not None and path.is_file() and path.stat().st_size <= LARGEST_FILE
+
+
+def _previewed(row: Any, data: DataConfig, columns: Sequence[str], where: str) -> tuple[Prompt, bool]:
+    """Return a row as the prompt that it will be, as far as that is known without a tokenizer."""
+    prompt, is_text = _prompt(row, data.prompt_column, columns)
+    if not is_text or data.as_messages:
+        prompt, is_text = _prompt(convert_prompt(row, data, where), data.prompt_column, columns)
+    if prompt.messages is None:
+        return prompt, is_text
+    return evolve(prompt, messages=make_chat(where, prompt.messages, data).messages), False
 
 
 def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool]:

@@ -121,6 +121,16 @@ def load_rows(
     return rows
 
 
+def convert_prompt(row: Any, data: DataConfig, where: str) -> Any:
+    """Return a row of prompts as `load_rows` does for a tokenizer with a chat template, which may read its messages.
+
+    Raises:
+        DataError: the row has a known format, and is malformed.
+    """
+    made = _Reader(data, (), is_chat=True).read(row, where)
+    return made if isinstance(made, Mapping) else {data.prompt_column: made}
+
+
 def _renderer(tokenizer: PreTrainedTokenizerBase, row: Any, data: DataConfig) -> Callable[[Any], str | None]:
     """Return a function that renders the messages of a row, and returns None where the template refuses them."""
 
