@@ -9,11 +9,15 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "docs/algorithms.md": ("kl", "kl penalty", "advantage", "loss", "clip"),
     "docs/configuration.md": ("temperature", "top_p", "max_new_tokens", "learning rate", "batch size", "options"),
     "docs/data.md": (
-        "reward columns", "columns", "reward function", "custom reward function", "reward_fn", "prompts", "data set",
-        "chat template", "packing",
+        "reward columns", "reward function", "custom reward function", "reward_fn", "data set", "chat template",
+        "packing",
     ),
     "docs/engines.md": ("vllm", "serving engine", "inference server"),
     "docs/environments.md": ("environment", "tools", "tool calls", "agent", "multi-turn", "mcp", "episodes"),
+    "docs/formats.md": (
+        "columns", "prompts", "messages", "csv", "parquet", "sharegpt", "alpaca", "dolly", "demonstrations",
+        "preferences", "data format",
+    ),
     "docs/gpus.md": ("cuda", "bf16", "flash attention", "mac", "mps"),
     "docs/guides/chat-sft-lora.md": ("lora", "adapter", "chat model", "quantization"),
     "docs/guides/reward-model.md": ("reward model",),
