@@ -137,6 +137,11 @@ def _load(config: RewardModelConfig) -> ModelScorer:
         dtype=config.dtype, trust_remote_code=config.trust_remote_code, revision=config.revision
     )
     spec: Any = config.path
-    scorer = load_sequence_scorer(spec, options, tokenizer=config.tokenizer)
+    try:
+        scorer = load_sequence_scorer(spec, options, tokenizer=config.tokenizer)
+    except ModelError as error:
+        if config.tokenizer is not None or "tokenizer" not in str(error):
+            raise
+        raise ModelError(f"{error}; a reward has it in {{fn: reward_model, path: ..., tokenizer: ...}}") from error
     place(scorer, config)
     return scorer

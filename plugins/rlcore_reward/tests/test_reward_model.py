@@ -76,6 +76,16 @@ def test_eos_is_added_where_the_policy_ended_its_answer(folder: Path) -> None:
     assert seen == pytest.approx([plain(folder, "abcd|"), plain(folder, "abcd")], abs=1e-5)
 
 
+def test_a_model_in_memory_without_a_tokenizer_is_refused_with_the_form_that_has_one(folder: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    with pytest.raises(
+        ModelError, match=r"comes without a tokenizer; .* a reward has it in \{fn: reward_model, path: "
+    ):
+        Rewards.build(model)
+    found = Rewards.build({"fn": model, "tokenizer": make_tokenizer()})
+    assert found.names == ("reward_model",)
+
+
 def test_padding_and_tokens_that_stand_for_something_else_do_not_end_an_answer(folder: Path) -> None:
     policy = make_tokenizer()
     policy.add_special_tokens({"additional_special_tokens": ["z"]})  # such as the token of an image

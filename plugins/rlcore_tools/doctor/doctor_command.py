@@ -192,11 +192,16 @@ def _component_errors(settings: Any, where: str) -> Iterator[str]:
     ]
     optimizer = trainer.get("optimizer")
     if isinstance(optimizer, Mapping):
-        named += [(known.optimizers, optimizer.get("name"), ""), (known.schedulers, optimizer.get("scheduler"), "")]
+        named.append((known.optimizers, optimizer.get("name"), ""))
+        schedule, options = optimizer.get("scheduler"), optimizer.get("scheduler_options")
+        schedule = {"name": schedule, **options} if isinstance(options, Mapping) else schedule
+        named.append((known.schedulers, schedule, "trainer.optimizer.scheduler_options"))
     for registry, entry, path in named:
         section = entry if isinstance(entry, Mapping) else {"name": entry}
         if isinstance(section.get("name"), str):
             yield from _option_errors(registry, section["name"], section, path, where)
+    if data.reward_fn is not None:
+        yield from _reward_errors(data.reward_fn, where)
     # Without a name, the architecture follows from the model's files: options that any of them has are accepted.
     model, architectures = settings.model, known.architectures
     chosen = model.get("architecture")
@@ -204,6 +209,22 @@ def _component_errors(settings: Any, where: str) -> Iterator[str]:
     yield from min(
         (list(_option_errors(architectures, name, model, "model", where)) for name in names), key=len, default=[]
     )
+
+
+def _reward_errors(reward_fn: Any, where: str) -> Iterator[str]:
+    """Yield the error of reward functions that have no allowed form, or of a registered reward; nothing is loaded."""
+    from rlcore.errors import RLCoreError
+    from rlcore.plugins.choice import Chooser
+    from rlcore.plugins.wrappers import Wrapping
+
+    try:
+        from rlcore.rewards.chosen_rewards import choose_rewards
+    except ImportError:  # of torch, whose version is a problem of its own
+        return
+    try:
+        choose_rewards(reward_fn, Chooser("", Wrapping()), "data.reward_fn")
+    except RLCoreError as error:
+        yield f"{where}: {str(error).splitlines()[0]}"
 
 
 def _option_errors(
