@@ -76,8 +76,10 @@ def test_eos_is_added_where_the_policy_ended_its_answer(folder: Path) -> None:
     assert seen == pytest.approx([plain(folder, "abcd|"), plain(folder, "abcd")], abs=1e-5)
 
 
-def test_a_model_in_memory_without_a_tokenizer_is_refused_with_the_form_that_has_one(folder: Path) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
+def test_a_model_in_memory_without_a_tokenizer_is_refused_with_the_form_that_has_one() -> None:
+    config = make_gpt2().config
+    config.num_labels = 1
+    model = GPT2ForSequenceClassification(config)
     with pytest.raises(
         ModelError, match=r"comes without a tokenizer; .* a reward has it in \{fn: reward_model, path: "
     ):
