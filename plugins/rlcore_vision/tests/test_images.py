@@ -220,8 +220,11 @@ def test_a_model_of_texts_refuses_messages_that_show_images() -> None:
     tokenizer.chat_template = processor.chat_template
     talk = [{"role": "user", "content": [{"type": "image"}, TEXT]}]
     answer = {"role": "assistant", "content": "red"}
-    for row in (talk, {"prompt": talk, "images": [picture(1)]}):
-        with pytest.raises(DataError, match=r"prompts\[0\]: a message \('user'\) shows an image"):
+    for row, named in (
+        (talk, r"a message \('user'\) shows an image"),
+        ({"prompt": talk, "images": [picture(1)]}, "images"),
+    ):
+        with pytest.raises(DataError, match=rf"prompts\[0\]: .*{named}"):
             build_prompts([row], tokenizer, DataConfig(), max_length=0)
     with pytest.raises(DataError, match=r"model\.architecture=vision_language"):
         build_samples([{"messages": [*talk, answer]}], tokenizer, DataConfig(), max_length=0)
