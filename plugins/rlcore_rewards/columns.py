@@ -56,8 +56,8 @@ def refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[s
             columns = [name for name in arguments if name not in NO_COLUMNS]
             has = f"they have {', '.join(map(repr, columns))}" if columns else "they have no columns"
             raise RewardError(
-                f"no prompt has the column '{each.name}' of {each.option}; {has}. Name another column there, or rename "
-                "one with data.columns"
+                f"finds no column '{each.name}' of {each.option} in the prompts; {has}. Name another column there, or "
+                "rename one with data.columns"
             )
 
 

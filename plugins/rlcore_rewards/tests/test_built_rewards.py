@@ -50,5 +50,5 @@ def test_a_reward_is_built_by_its_name_outside_a_run() -> None:
 @pytest.mark.parametrize("name", ["exact_match", "math_accuracy", "code_tests"])
 def test_a_reward_that_is_called_without_its_column_names_those_it_has(name: str) -> None:
     reward = build_reward(name)
-    with pytest.raises(RewardError, match=rf"no prompt has the column '\w+' of {name}.column; they have 'answr'"):
+    with pytest.raises(RewardError, match=rf"finds no column '\w+' of {name}.column in the prompts; they have 'answr'"):
         reward(outputs=["1"], answr=["1"])
