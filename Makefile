@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DISTS := . $(patsubst %/,%,$(dir $(wildcard rlcore_*/pyproject.toml plugins/*/pyproject.toml)))
 INSTALLED := $(VENV)/.installed
 # What the quickstart needs, so that it need not wait for the tools of development.
-USED := . plugins/rlcore_transformers plugins/rlcore_cpu plugins/rlcore_report plugins/rlcore_tools rlcore_ppo rlcore_sft
+USED := . plugins/rlcore_transformers plugins/rlcore_report plugins/rlcore_shard plugins/rlcore_tools rlcore_ppo rlcore_sft
 # The libraries rlcore is measured beside live apart: what they ask for is none of its dependencies.
 PEERS := .venv-peers
 

@@ -138,8 +138,22 @@ class Component(Generic[T]):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a third-party module may raise anything, SystemExit included
-            raise PluginError(f"{self}: cannot load its {role} {reference!r}: {describe_error(error)}") from error
+            reason = f"{describe_error(error)}{self._missing_extra(error)}"
+            raise PluginError(f"{self}: cannot load its {role} {reference!r}: {reason}") from error
         return target
+
+    def _missing_extra(self, error: BaseException) -> str:
+        """Return how to install a missing library, if the dist has an extra of the component's name; else nothing."""
+        if not isinstance(error, ModuleNotFoundError):
+            return ""
+        from importlib.metadata import PackageNotFoundError, metadata
+
+        try:
+            extras = metadata(self.dist).get_all("Provides-Extra") or []
+        except PackageNotFoundError:  # a component that was registered by hand
+            return ""
+        extra = next((extra for extra in extras if normalise(extra) == normalise(self.name)), None)
+        return f"; pip install '{self.dist}[{extra}]'" if extra else ""
 
     def __str__(self) -> str:
         return f"{KINDS[self.kind]} '{self.name}' ({self.dist} {self.version})"

@@ -48,7 +48,6 @@ LIGHT_MODULES = (
 DEFAULT_PACKAGES = {
     "rlcore_testing",
     "rlcore_transformers",
-    "rlcore_preferences",
     "rlcore_report",
     "rlcore_shard",
     "rlcore_environments",
@@ -102,14 +101,15 @@ def imported(path: Path) -> frozenset[str]:
 def required(name: str) -> set[str]:
     """Return the packages that a module may import, by the metadata of its own.
 
-    These are the default packages that it requires. A subpackage that is called like an extra, such as a suite of
-    programs, may import all that the extra requires.
+    These are the default packages that it requires. A subpackage or module that is called like an extra, such as a
+    suite of programs, may import all that the extra requires.
     """
     package, *inside = name.split(".")
     if package == "rlcore":
         return set()
     project = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text())["project"]
-    extra = project.get("optional-dependencies", {}).get("".join(inside[:1]), ())
+    extras = project.get("optional-dependencies", {})
+    extra = [line for part in inside for line in extras.get(part.replace("_", "-"), ())]
     always, further = (
         {Requirement(each).name.replace("-", "_") for each in each_of} for each_of in (project["dependencies"], extra)
     )
@@ -180,7 +180,7 @@ def test_the_core_names_no_trainer_and_no_other_dist() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("reward_fn → ppo", ["ppo"]), ("rlcore-wandb", ["rlcore-wandb"]), ("SFT does", ["SFT"]),
+        ("reward_fn → ppo", ["ppo"]), ("rlcore-engines", ["rlcore-engines"]), ("SFT does", ["SFT"]),
         ("shift, opposite, rlcore", []),
     ],
 )  # fmt: skip

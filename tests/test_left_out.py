@@ -79,16 +79,12 @@ def commands_of(dist: str) -> list[str]:
 def test_the_table_of_packages_left_out_has_every_default_package() -> None:
     known = (
         "transformers",
-        "cpu",
         "report",
         "shard",
         "tools",
-        "preferences",
         "environments",
         "rewards",
-        "vllm",
-        "ray",
-        "asynchronous",
+        "engines",
         "testing",
         "vision",
     )
@@ -113,7 +109,9 @@ def test_a_command_of_a_package_that_is_left_out_names_the_package(dist: str, tm
     assert done.stdout.splitlines()[-len(commands) :] == ["2"] * len(commands)
     errors = [line for line in done.stderr.splitlines() if line.startswith("rlcore: error: ")]
     for command, error in zip(commands, errors, strict=True):
-        assert f"rlcore {command} is a command of {dist}: pip install {dist} (" in error
+        extra = PUBLISHED["commands"][command].get("extra")
+        named = f"'{dist}[{extra}]'" if extra else dist
+        assert f"rlcore {command} is a command of {dist}: pip install {named} (" in error
 
 
 @pytest.mark.slow
@@ -125,7 +123,8 @@ def test_a_component_of_a_package_that_is_left_out_names_the_package(dist: str, 
     for (_, name), said in zip(components, done.stdout.splitlines(), strict=True):
         assert said.startswith("no "), said
         assert f"'{name}'" in said
-        assert f"comes with {dist}, which is not installed: pip install {dist} (" in said
+        assert f"comes with {dist}, which is not installed: pip install " in said
+        assert f"{dist}[" in said or f"pip install {dist} (" in said
 
 
 @pytest.mark.slow
@@ -194,7 +193,7 @@ def test_several_processes_name_the_package_that_starts_them(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-def test_without_the_package_for_cpus_the_same_tokens_are_sampled(tmp_path: Path) -> None:
+def test_without_the_plugin_for_cpus_the_same_tokens_are_sampled(tmp_path: Path) -> None:
     sample = """
 from rlcore import sample
 from rlcore.settings import SamplingConfig
@@ -205,20 +204,15 @@ from rlcore_transformers.models.model_options import CausalLMConfig
 policy = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=make_tokenizer())
 prompts = [letter * (1 + i % 20) for i, letter in enumerate("abcdefghij" * 5)]
 batch = sample(policy, prompts, SamplingConfig(max_new_tokens=20), row_seeds=range(50))
-print("rlcore_cpu.packed_decoder" in sys.modules)
+print("rlcore_transformers.cpu.packed_decoder" in sys.modules)
 print(batch.action_tokens)
 """
-    with_it, without = (run_without(left_out, sample, tmp_path) for left_out in ([], ["rlcore-cpu"]))
+    switched_off = "import os\nos.environ['RLCORE_DISABLE_PLUGINS'] = 'cpu'\n"
+    with_it, without = (run_without([], before + sample, tmp_path) for before in ("", switched_off))
     assert with_it.returncode == without.returncode == 0, with_it.stderr + without.stderr
     (packed, tokens), (padded, same) = with_it.stdout.splitlines(), without.stdout.splitlines()
     assert (packed, padded) == ("True", "False")
     assert same == tokens
-
-
-def test_the_kit_by_its_old_name_names_its_package_when_it_is_left_out(tmp_path: Path) -> None:
-    done = run_without(["rlcore-testing"], "import rlcore.testing\n", tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("has moved to rlcore_testing: pip install rlcore-testing")
 
 
 @pytest.mark.nightly

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import structlog
 
@@ -183,8 +184,9 @@ def test_bars_of_loading_are_shown_or_not_as_our_own_are(
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     for number, enabled in enumerate((True, False, True)):
         (logging.enable_progress_bar if enabled else logging.disable_progress_bar)()
-        file = tmp_path / f"{number}.csv"
-        file.write_text(f"prompt\n{number}\n")
+        file = tmp_path / f"{number}.parquet"
+        datasets.Dataset.from_dict({"prompt": [str(number)]}).to_parquet(str(file))
+        capfd.readouterr()  # the bar of writing
         assert len(load_source(str(file))) == 1
         assert ("\r" in capfd.readouterr().err) is enabled
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
@@ -41,7 +42,21 @@ BESIDE = {"PKG-INFO", "pyproject.toml", "README.md", "LICENSE", ".gitignore"}
 
 def test_the_extra_all_requires_every_dist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert extras["all"] == sorted(set(DISTS) - {"rlcore"})
+    assert [line.partition("[")[0] for line in extras["all"]] == sorted(set(DISTS) - {"rlcore"})
+
+
+def test_the_table_of_extras_names_what_each_installs() -> None:
+    page = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
+    shown = {
+        row[1]: set(re.findall(r"`([^`]+)`", row[2]))
+        for row in re.finditer(r"^\| `(rlcore[\w-]*\[.+?\])` \|(.*?)\|", page, re.MULTILINE)
+    }
+    declared = {
+        f"{name}[{extra}]": {re.split(r"[<>=]", line)[0] for line in lines}
+        for name in DISTS
+        for extra, lines in DECLARED[name].get("optional-dependencies", {}).items()
+    }
+    assert shown == {name: lines for name, lines in declared.items() if name not in {"rlcore[all]", "rlcore[dev]"}}
 
 
 def test_every_dist_but_the_kit_is_a_plugin() -> None:
@@ -102,7 +117,7 @@ def package_files(name: str) -> set[str]:
         f"{package}/{path.as_posix()}"
         for path in files
         if not any(part == "__pycache__" or part.endswith("_cache") for part in path.parts)
-        and (source == ROOT or path.parts[0] not in NOT_PACKAGED)
+        and (source == ROOT or not NOT_PACKAGED & {path.parts[0], path.name})
     }
 
 
@@ -133,9 +148,13 @@ def test_a_wheel_names_its_entry_point_licence_and_python(name: str, wheel: zipf
     points = configparser.ConfigParser()
     for file in (path for path in wheel.namelist() if path.endswith(".dist-info/entry_points.txt")):
         points.read_string(wheel.read(file).decode())
+    found = dict(points["rlcore"]) if "rlcore" in points else {}
     short = name.removeprefix("rlcore-") if name != "rlcore" else "core"
-    own = {short: "rlcore.plugins.builtin" if name == "rlcore" else f"{package_of(name)}.plugin"}
-    assert (dict(points["rlcore"]) if "rlcore" in points else {}) == ({} if name in NO_PLUGIN else own)
+    if name not in NO_PLUGIN:
+        assert found.pop(short, "") in {"rlcore.plugins.builtin", f"{package_of(name)}.plugin", ""}
+    # Parts that can be switched off alone are subpackages with a plugin of their own.
+    assert found == {part: f"{package_of(name)}.{part.replace('-', '_')}.plugin" for part in found}
+    assert {f"{module.replace('.', '/')}.py" for module in found.values()} <= {*wheel.namelist()}
     metadata = metadata_of(wheel)
     charts = {"page/uPlot.LICENSE", "page/htm-preact.LICENSE"} if name == "rlcore-report" else set()  # libraries
     assert metadata["License-Expression"] == ("Apache-2.0 AND MIT" if charts else "Apache-2.0")
@@ -151,9 +170,9 @@ def test_a_plugin_declares_the_range_of_the_core(name: str, wheel: zipfile.ZipFi
     needed = [line for line in metadata_of(wheel).get_all("Requires-Dist", []) if line.startswith("rlcore")]
     if name == "rlcore":  # the extras name plugins, and nothing else does
         assert all("; extra ==" in line for line in needed)
-    else:  # those that use private parts of the core follow every minor version, and preferences those of its tokens
+    else:  # those that use private parts of the core follow every minor version
         lines = (ROOT / "tests/private_imports.txt").read_text(encoding="utf-8").splitlines()
-        private = {line.partition(" ")[0] for line in lines} | {"rlcore_preferences"}
+        private = {line.partition(" ")[0].partition(".")[0] for line in lines}
         core, *others = sorted(needed, key=lambda line: line.startswith("rlcore-"))
         assert core == ("rlcore==0.1.*" if package_of(name) in private else "rlcore<0.2,>=0.1")
         assert all(line.partition(";")[0].strip().endswith(("==0.1.*", "<0.2,>=0.1")) for line in others)
@@ -242,14 +261,25 @@ def forks(others: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wa
 
 def required_by(name: str) -> set[str]:
     """Return a dist and those of this repository that it requires, and that these require."""
-    lines = DECLARED[name].get("dependencies", ())
-    own = {Requirement(line).name for line in lines} & set(DISTS)
+    return _required(name, DECLARED[name].get("dependencies", ()))
+
+
+def used_by(name: str) -> set[str]:
+    """Return the same with what its extras require."""
+    further = DECLARED[name].get("optional-dependencies", {}) if name != "rlcore" else {}
+    return _required(
+        name, [*DECLARED[name].get("dependencies", ()), *(line for each in further.values() for line in each)]
+    )
+
+
+def _required(name: str, lines: Iterable[str]) -> set[str]:
+    own = {Requirement(line).name for line in lines} & set(DISTS) - {name}
     return {name, "rlcore"}.union(*(required_by(each) for each in own - {"rlcore"}))
 
 
 def test_the_requirements_of_a_dist_include_indirect_ones() -> None:
     assert required_by("rlcore") == {"rlcore"}
-    assert required_by("rlcore-dpo") == {"rlcore", "rlcore-dpo", "rlcore-preferences", "rlcore-transformers"}
+    assert required_by("rlcore-dpo") == {"rlcore", "rlcore-dpo", "rlcore-transformers"}
 
 
 @pytest.mark.slow
@@ -263,7 +293,7 @@ def test_the_requirements_of_a_dist_include_indirect_ones() -> None:
 def test_the_core_and_a_plugin_install_with_only_their_requirements(
     alone: str, built: dict[str, Path], others: Path, forks: WarmPython, tmp_path: Path
 ) -> None:
-    names = sorted(required_by(alone))
+    names = sorted(used_by(alone))
     python, site = environment(others, tmp_path)
     for name in names:  # as pip does, which takes longer, and installs all of them below
         zipfile.ZipFile(wheel_of(built[name])).extractall(site)
@@ -272,12 +302,9 @@ def test_the_core_and_a_plugin_install_with_only_their_requirements(
     found = forks.run(["components.py", alone], cwd=tmp_path, environment={"PYTHONPATH": str(site)})
     assert found.returncode == 0, found.stderr
     imported = found.stdout.splitlines()
-    brought = {alone} - HOOKS_ONLY
-    assert {line.partition(" ")[0] for line in imported} == brought
+    assert {line.partition(" ")[0] for line in imported} == {alone} - NO_PLUGIN
 
 
-HOOKS_ONLY = {"rlcore-asynchronous", "rlcore-cpu", "rlcore-profile"}
-"""Dists that register no component: they wrap others' components and observe runs."""
 TRAIN = """
 import json, rlcore
 from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
@@ -297,7 +324,7 @@ def test_all_dists_install_together_are_listed_and_train(built: dict[str, Path],
     assert listed([programs / "rlcore"], tmp_path) == dict.fromkeys(set(DISTS) - NO_PLUGIN, "ok")
     assert "list-plugins" in run(programs / "rlcore", "--help", cwd=tmp_path)
     imported = run(programs / "python", "-c", IMPORT, *DISTS, cwd=tmp_path).splitlines()
-    assert {line.partition(" ")[0] for line in imported} == set(DISTS) - HOOKS_ONLY - NO_PLUGIN
+    assert {line.partition(" ")[0] for line in imported} == set(DISTS) - NO_PLUGIN
     said = run(programs / "python", "-c", TRAIN, cwd=tmp_path).splitlines()[-1]
     file, reward, saved, written = json.loads(said)
     assert Path(file).is_relative_to(programs.parent)

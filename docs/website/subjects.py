@@ -38,7 +38,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "docs/sweeps.md": ("sweep", "hyperparameters", "hyperparameter search", "optuna"),
     "docs/training.md": ("evaluation", "epochs", "steps", "early stopping", "stop a run", "seed"),
     "docs/tutorial.md": ("publish a plugin", "write a trainer", "own algorithm", "custom trainer"),
-    "plugins/rlcore_human/README.md": ("human feedback", "rlhf", "annotation"),
+    "plugins/rlcore_rewards/human/README.md": ("human feedback", "rlhf", "annotation"),
 }  # fmt: skip
 """The file of each page, and the subjects that it answers, in lower case."""
 

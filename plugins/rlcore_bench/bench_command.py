@@ -50,7 +50,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     from tempfile import TemporaryDirectory
 
     from rlcore.errors import ConfigError
-    from rlcore.loggers.terminal import make_console
+    from rlcore.loggers.console import make_console
     from rlcore.safe_text import write
     from rlcore_bench.contest import Contest
     from rlcore_bench.power import FEWEST_PAIRS, LEVEL, REPEATED_LEVEL, say_power

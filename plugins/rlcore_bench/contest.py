@@ -17,8 +17,8 @@ from rlcore_bench.measure import RESOURCES, STEPS, Measure, compare_learning, co
 from rlcore_bench.power import FEWEST_PAIRS, LEVEL, REPEATED_LEVEL
 from rlcore_bench.source_tree import Repository, Version
 from rlcore_bench.tree_environment import build_wheels, find_dists, make_environment
+from rlcore_report.metric_groups import read_series
 from rlcore_report.run_record import write_page
-from rlcore_report.series import read_series
 
 PROGRAM = "timed_case.py"
 MOST_SEEDS = 100

@@ -16,7 +16,7 @@ from typing import Literal
 import attrs
 
 from rlcore_bench.power import LEVEL, quantile, visible_change
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 from rlcore_report.variants import paired
 
 FLOOR = 0.01

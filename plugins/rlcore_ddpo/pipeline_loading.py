@@ -18,9 +18,8 @@ from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore_ddpo import diffusers_classes as diffusers
 from rlcore_ddpo.config import KIND, StableDiffusionConfig
-from rlcore_ddpo.config_pipeline import pipeline_of_configs
 from rlcore_ddpo.image_pipeline import ADAPTER, ImagePipeline
-from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
+from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline, pipeline_of_configs
 
 INDEX = "model_index.json"
 LORA = {"r": 4, "init_lora_weights": "gaussian", "target_modules": ["to_k", "to_q", "to_v", "to_out.0"]}
@@ -210,4 +209,4 @@ def _add_lora(unet: diffusers.UNet2DConditionModel, options: dict[str, Any]) -> 
 
 build_stable_diffusion.builds = KIND  # type: ignore[attr-defined]  # attributes of the Architecture protocol
 build_stable_diffusion.example_model = make_tiny_pipeline  # type: ignore[attr-defined]
-build_stable_diffusion.example_inputs = {"reward_fn": "rlcore_ddpo.image_rewards:brightness"}  # type: ignore[attr-defined]
+build_stable_diffusion.example_inputs = {"reward_fn": "rlcore_ddpo.image_sampling:brightness"}  # type: ignore[attr-defined]

@@ -33,12 +33,12 @@ def register_rewards(register: Register) -> None:
     """Register the rewards of images."""
     register(
         "jpeg_compressibility",
-        "rlcore_ddpo.image_rewards:jpeg_compressibility",
+        "rlcore_ddpo.image_sampling:jpeg_compressibility",
         summary="images: minus the size as a JPEG file, in kB",
     )
     register(
         "jpeg_incompressibility",
-        "rlcore_ddpo.image_rewards:jpeg_incompressibility",
+        "rlcore_ddpo.image_sampling:jpeg_incompressibility",
         summary="images: the size as a JPEG file, in kB",
     )
-    register("brightness", "rlcore_ddpo.image_rewards:brightness", summary="images: the mean of all pixels, in [0, 1]")
+    register("brightness", "rlcore_ddpo.image_sampling:brightness", summary="images: the mean of all pixels, in [0, 1]")

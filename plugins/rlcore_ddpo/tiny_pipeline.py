@@ -1,14 +1,19 @@
-"""A small pipeline with random weights, for tests and examples: nothing is downloaded."""
+"""A small pipeline with random weights, for tests and examples: nothing is downloaded.
+
+Also in this file: a pipeline with the sizes of another one and random weights, built from its configurations alone.
+"""
 
 from __future__ import annotations
 
 import string
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, PreTrainedTokenizerBase
 
 from rlcore_ddpo import diffusers_classes as diffusers
+from rlcore_ddpo.config import StableDiffusionConfig
 
 WIDTH = 16
 MAX_TOKENS = 16
@@ -48,3 +53,28 @@ def make_tiny_pipeline(*, size: int = 4, seed: int = 0, **scheduler: Any) -> dif
         scheduler=diffusers.DDIMScheduler(**options), safety_checker=None, feature_extractor=None,
         requires_safety_checker=False,
     )  # fmt: skip
+
+
+def pipeline_of_configs(
+    name: str | Path, config: StableDiffusionConfig, tokenizer: PreTrainedTokenizerBase
+) -> diffusers.StableDiffusionPipeline:
+    """Return a pipeline whose parts have the sizes of those of a folder or hub id; no weights are read.
+
+    Args:
+        name: the folder or hub id.
+        config: revision and type of the weights.
+        tokenizer: the pipeline's tokenizer.
+    """
+    source: dict[str, Any] = {"revision": config.revision}
+    with diffusers.quiet_diffusers():
+        unet, vae = (
+            kind.from_config(kind.load_config(name, subfolder=folder, **source)).to(getattr(torch, config.dtype))
+            for kind, folder in ((diffusers.UNet2DConditionModel, "unet"), (diffusers.AutoencoderKL, "vae"))
+        )
+        options = CLIPTextConfig.from_pretrained(name, subfolder="text_encoder", **source)
+        scheduler = diffusers.DDIMScheduler.from_pretrained(name, subfolder="scheduler", **source)
+        return diffusers.StableDiffusionPipeline(
+            vae=vae, text_encoder=CLIPTextModel(options).to(getattr(torch, config.dtype)), tokenizer=tokenizer,
+            unet=unet, scheduler=scheduler, safety_checker=None, feature_extractor=None,
+            requires_safety_checker=False,
+        )  # fmt: skip

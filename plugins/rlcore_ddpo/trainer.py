@@ -19,8 +19,7 @@ from rlcore.types import Metrics, Trajectories
 from rlcore_ddpo.config import KIND, DDPOConfig, check
 from rlcore_ddpo.denoising import Denoiser
 from rlcore_ddpo.image_sampling import ImageSampler
-from rlcore_ddpo.loss import clipped_loss
-from rlcore_ddpo.prompt_statistics import PromptStatistics, standardised
+from rlcore_ddpo.loss import PromptStatistics, clipped_loss, standardised
 from rlcore_ddpo.rehearsal import rehearse, workload
 
 if TYPE_CHECKING:

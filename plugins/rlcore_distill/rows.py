@@ -14,7 +14,7 @@ from rlcore.sampling import sample
 from rlcore.training import Run, rollout_metrics, stack_samples
 from rlcore.types import Metrics, Prompt, Sample, Trajectories
 from rlcore_distill.config import DistillConfig, PromptDistillConfig
-from rlcore_distill.vocabulary import check_tokens, table_size
+from rlcore_distill.teachers import check_tokens, table_size
 from rlcore_transformers.data.mixed_streams import MixedStream
 from rlcore_transformers.data.pipelines import read_as_prompts, rows_as_prompts
 from rlcore_transformers.data.streams import SampleStream

@@ -12,14 +12,14 @@ from torch import Tensor
 from rlcore.errors import ConfigError, ModelError
 from rlcore.types import Trajectories
 from rlcore_distill.config import ServerOptions
-from rlcore_distill.vocabulary import check_texts
+from rlcore_distill.teachers import check_texts
 
 try:
-    from rlcore_vllm.openai_config import OpenAIConfig
-    from rlcore_vllm.text_client import TextServer
+    from rlcore_engines.vllm.openai_config import OpenAIConfig
+    from rlcore_engines.vllm.openai_sampler import TextServer
 except ImportError as error:
     raise ConfigError(
-        "trainer.server: the client of servers is part of rlcore-vllm, which is not installed: "
+        "trainer.server: the client of servers is part of rlcore-engines, which is not installed: "
         "pip install 'rlcore-distill[server]'"
     ) from error
 

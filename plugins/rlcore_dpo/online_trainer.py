@@ -15,9 +15,9 @@ from rlcore.protocols import Policy
 from rlcore.training import Meter, Order, Run, by_block, disable_dropout, gather_round
 from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_dpo.config import DPOConfig, compares_with_reference
+from rlcore_dpo.loss import best_and_worst
 from rlcore_dpo.online_config import OnlineDPOConfig, pair_options, workload
 from rlcore_dpo.pair_objective import PairObjective
-from rlcore_dpo.ranking import best_and_worst
 from rlcore_dpo.reference import summed
 from rlcore_transformers.rounds import can_scatter, gather_statistics, own_rows
 

@@ -14,8 +14,14 @@ from rlcore.protocols import Policy
 from rlcore.training import Meter, Order, Run, by_block, disable_dropout, eval_mode, micro_batches
 from rlcore.types import Metrics, Trajectories
 from rlcore_dpo.config import DPOConfig, resolve, sample_pipeline, workload
-from rlcore_dpo.kto_objective import KTOObjective, read_labelled
-from rlcore_dpo.pair_objective import PairObjective, is_usable_pair, mean_tokens, read_pairs
+from rlcore_dpo.pair_objective import (
+    KTOObjective,
+    PairObjective,
+    is_usable_pair,
+    mean_tokens,
+    read_labelled,
+    read_pairs,
+)
 from rlcore_dpo.reference import Reference, is_built_with_reference
 from rlcore_transformers.data.mixtures import indices_by_source
 

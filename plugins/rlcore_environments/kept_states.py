@@ -18,8 +18,7 @@ from torch import Tensor
 
 from rlcore.protocols import DecoderRequest, DecodeStep
 from rlcore.types import Prompt
-from rlcore_environments.turn_cache import TurnCache
-from rlcore_environments.turn_decoder import PackedTurnDecoder
+from rlcore_environments.turn_cache import PackedTurnDecoder, TurnCache
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, keywords
 
 States = list[tuple[Tensor, Tensor]]

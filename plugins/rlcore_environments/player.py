@@ -18,15 +18,12 @@ from rlcore.sampling import derive_seeds
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.types import Prompt, Sample
 from rlcore_environments.calls import Calls, finished
-from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
-from rlcore_environments.example import MOST, ExampleTurns, stand_in, to_sample
 from rlcore_environments.factory import Factory, check_methods, factory_of
-from rlcore_environments.isolation import isolated_factory
-from rlcore_environments.openings import Openings
-from rlcore_environments.options import EpisodeOptions
-from rlcore_environments.rows import (
+from rlcore_environments.openings import (
     SEED,
+    Curriculum,
+    Openings,
     any_token,
     content_of,
     describe_silence,
@@ -35,6 +32,9 @@ from rlcore_environments.rows import (
     fresh_rows,
     own_columns,
 )
+from rlcore_environments.options import EpisodeOptions
+from rlcore_environments.process import isolated_factory
+from rlcore_environments.recorded import MOST, ExampleTurns, stand_in, to_sample
 from rlcore_environments.sampler import EpisodeSampler, Given
 from rlcore_environments.worker import BadRows, place_of, read_rows
 from rlcore_transformers.data.rows import load_rows

@@ -23,15 +23,13 @@ from rlcore.ranks import Ranks
 from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes, Prompt
-from rlcore_environments.batch import Numbers, to_batch
 from rlcore_environments.calls import Calls
-from rlcore_environments.curriculum import Curriculum
 from rlcore_environments.dialogue import Dialogue
-from rlcore_environments.episode import FAILED, SUCCESS, Episode
+from rlcore_environments.episode import FAILED, SUCCESS, Episode, Numbers, to_batch
 from rlcore_environments.factory import Factory
-from rlcore_environments.failures import EpisodesFailed, Failures, ToolErrors
+from rlcore_environments.openings import Curriculum
 from rlcore_environments.options import EpisodeOptions
-from rlcore_environments.play import Play
+from rlcore_environments.play import EpisodesFailed, Failures, Play, ToolErrors
 
 log = get_logger("environments")
 __all__ = ["EpisodeSampler", "EpisodesFailed", "Given"]

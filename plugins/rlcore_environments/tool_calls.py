@@ -10,6 +10,9 @@ A tokenizer of transformers that describes its model's messages (`response_templ
 A text that is in none of the forms has no calls; one that begins a form and breaks it has a call with an `error`.
 Calls are read behind the reasoning of a turn, `<think>...</think>` or `[THINK]...[/THINK]`, as servers of models do; a
 turn whose reasoning does not end has none.
+
+Also in this file: arguments of a call, checked against the JSON schema of the tool that the policy was shown; turns of
+the policy, read from what the sampler returned: their texts, calls of tools, tokens and numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +20,17 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import attrs
+
+from rlcore.data.text import render_outputs
+from rlcore.protocols import Policy, Turn
+from rlcore.safe_text import shorten
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt, Trajectories
+from rlcore_environments.episode import Episode
 
 Call = dict[str, Any]
 _HERMES = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
@@ -176,3 +188,102 @@ def _from_node(node: Any) -> Call:
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
         return {"error": f"an argument of {node.func.id} is no literal: {error}"}
     return {"name": node.func.id, "arguments": arguments}
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "integer": (int,), "number": (int, float), "string": (str,), "boolean": (bool,), "array": (list, tuple),
+    "object": (dict,), "null": (type(None),),
+}  # fmt: skip
+
+
+def wrong_argument(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Return what is wrong with the values of arguments, empty if nothing is.
+
+    Nothing is converted: `"17"` is no integer. Names that the schema does not have are not looked at.
+
+    Args:
+        arguments: of the call.
+        schema: `parameters` of the tool, as `transformers` derives them from type hints.
+    """
+    known = schema.get("properties", {})
+    return next(filter(None, (_wrong(value, known.get(name, {}), name) for name, value in arguments.items())), "")
+
+
+def _wrong(value: Any, schema: Any, where: str) -> str:
+    """Return what is wrong with a value at this place, empty if nothing is."""
+    if not isinstance(schema, Mapping) or (value is None and schema.get("nullable")):
+        return ""
+    if "anyOf" in schema:
+        found = [_wrong(value, each, where) for each in schema["anyOf"]]
+        return "" if "" in found else "; or: ".join(found)
+    named = schema.get("type", ())
+    types = [named] if isinstance(named, str) else list(named)
+    if types and not any(_is_of(value, name) for name in types):
+        return f"{where} = {shorten(value)}: must be {' or '.join(types)}"
+    if "enum" in schema and value not in schema["enum"]:
+        return f"{where} = {shorten(value)}: must be one of {', '.join(map(repr, schema['enum']))}"
+    parts: list[tuple[Any, Any, str]] = []
+    if isinstance(value, Mapping):
+        parts = [(each, schema.get("additionalProperties"), f"{where}.{key}") for key, each in value.items()]
+    elif isinstance(value, list | tuple):
+        first = schema.get("prefixItems", ())
+        if first and len(value) != len(first):
+            return f"{where} = {shorten(value)}: must have {len(first)} items"
+        schemas = first or [schema.get("items")] * len(value)
+        parts = [(each, of, f"{where}[{i}]") for i, (each, of) in enumerate(zip(value, schemas, strict=True))]
+    return next(filter(None, (_wrong(*part) for part in parts)), "")
+
+
+def _is_of(value: Any, name: str) -> bool:
+    is_bool = isinstance(value, bool)  # which Python counts among the integers
+    return name not in _TYPES or (isinstance(value, _TYPES[name]) and is_bool <= (name == "boolean"))
+
+
+TURNS_BEFORE = 16
+"""Tokens before a turn that are decoded with it, since some tokenizers decode a fragment in another way."""
+
+
+@attrs.frozen
+class Sampled:
+    """A sampled turn.
+
+    Attributes:
+        turn: what the environment receives.
+        tokens: its K tokens.
+        columns: K numbers by name, such as `logprobs`.
+    """
+
+    turn: Turn
+    tokens: Sequence[int]
+    columns: Mapping[str, Sequence[float]]
+
+
+def read_turns(
+    policy: Policy,
+    episodes: Sequence[Episode],
+    part: Trajectories,
+    sampling: SamplingConfig,
+    tools: Sequence[Any],
+) -> Iterator[Sampled]:
+    """Yield the next turn of each of B episodes, which have not yet received it.
+
+    Args:
+        policy: the policy, whose tokenizer decodes the turns.
+        episodes: B episodes.
+        part: B trajectories, which continue them.
+        sampling: the options with which they were sampled.
+        tools: JSON schemas of the tools that the policy may call.
+    """
+    before = [Prompt("", tuple(episode.tokens[-TURNS_BEFORE:])) for episode in episodes]
+    texts = render_outputs(policy.tokenizer, part, before, sampling.stop_sequences)
+    mask = part.action_mask
+    columns = {
+        name: array for name, array in part.columns.items() if array.shape[:2] == mask.shape and array.dim() == 2
+    }
+    counts, ended = part.num_actions.tolist(), part.ended.tolist()
+    chosen = {name: iter(array[mask].tolist()) for name, array in columns.items()}
+    for episode, text, tokens, count, is_over in zip(episodes, texts, part.action_tokens, counts, ended, strict=True):
+        stops = sampling.stop_sequences
+        calls = read_calls(policy.tokenizer, tokens, episode.tokens, stops=stops, tools=tools) if tools else ()
+        turn = Turn(text, len(episode.turns), truncated=not is_over, tool_calls=calls)
+        yield Sampled(turn, tokens, {name: [next(values) for _ in range(count)] for name, values in chosen.items()})

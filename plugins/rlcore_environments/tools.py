@@ -20,7 +20,7 @@ from rlcore_environments.calls import Calls, CallTooLate, allow_more, finished, 
 from rlcore_environments.factory import check_tools
 from rlcore_environments.mcp_tools import OPTION, McpServer, McpSession, ServerGone, ToolFailed, server_of
 from rlcore_environments.options import ToolOptions
-from rlcore_environments.tool_arguments import wrong_argument
+from rlcore_environments.tool_calls import wrong_argument
 from rlcore_environments.worker import OwnThread
 
 Schema = Mapping[str, Any]

@@ -15,11 +15,24 @@ from rlcore.errors import ConfigError, Diverged
 from rlcore.protocols import Policy
 from rlcore.training import Order, Run, Scored, by_block, gather_round, put_through
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
-from rlcore_grpo.advantages import Groups, compare, compare_each, level, overlong
+from rlcore_grpo.advantages import (
+    Groups,
+    Scores,
+    add_scores,
+    compare,
+    compare_each,
+    compare_turns,
+    level,
+    lone_fraction,
+    overlong,
+    returns_to_go,
+    split_scores,
+    to_tokens,
+    to_turns,
+    weighted_sum,
+)
 from rlcore_grpo.config import GRPOConfig, compares_tokens, doubted, is_rescored
 from rlcore_grpo.constraints import check_sampling, longest_response
-from rlcore_grpo.scores import Scores, add_scores, split_scores, weighted_sum
-from rlcore_grpo.turns import compare_turns, lone_fraction, returns_to_go, to_tokens, to_turns
 from rlcore_transformers.rounds import (
     can_scatter,
     correction,

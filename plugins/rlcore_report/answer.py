@@ -13,10 +13,10 @@ import attrs
 import numpy as np
 
 from rlcore.checkpoints.run_folder import RunDir
+from rlcore_report.metric_groups import LARGEST, Series
 from rlcore_report.run_files import read_rows
 from rlcore_report.run_record import RunRecord
 from rlcore_report.samples_on_page import prompts_by_step, read_samples
-from rlcore_report.series import LARGEST, Series
 from rlcore_report.variants import T_975, paired
 from rlcore_report.verdicts import Verdict, verdicts
 

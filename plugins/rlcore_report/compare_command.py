@@ -25,7 +25,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from rlcore.loggers.terminal import make_console
+    from rlcore.loggers.console import make_console
     from rlcore_report.run_files import find_run
     from rlcore_report.run_record import read_run
     from rlcore_report.variants import Variant, compare_variants
@@ -44,13 +44,13 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _options(a: RunRecord, b: RunRecord) -> list[Sequence[str]]:
-    from rlcore_report.option_table import option_rows
+    from rlcore_report.variants import option_rows
 
     return [(row.path, *row.values) for row in option_rows([a, b]) if row.differs]
 
 
 def _row(each: Difference) -> Sequence[str]:
-    from rlcore_report.tables import show_number
+    from rlcore_report.lines import show_number
 
     numbers = [show_number(number).strip() for number in (each.a, each.b, each.mean, each.half_width)]
     interval = "" if each.count < 2 else f" ± {numbers[3]}"
@@ -60,7 +60,7 @@ def _row(each: Difference) -> Sequence[str]:
 def _print_table(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], otherwise: str) -> None:
     from rich.text import Text
 
-    from rlcore.loggers.terminal import make_list
+    from rlcore.loggers.console import make_list
 
     table = make_list(*head)
     for row in rows:

@@ -1,11 +1,21 @@
-"""The groups into which a report sorts its curves, and what good looks like in each."""
+"""The groups into which a report sorts its curves, and what good looks like in each.
+
+Also in this file: metrics over steps: read from metrics.jsonl, thinned for a chart, and averaged over seeds.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
 from rlcore.loggers import place_in
 
@@ -129,3 +139,143 @@ def _group_of(name: str) -> MetricGroup:
     return known or MetricGroup(
         prefix, f"Metrics under {prefix}/, of the trainer or of a metric function.", f"{prefix}/"
     )
+
+
+Floats = npt.NDArray[np.float64]
+MAX_POINTS = 2000
+"""Points of one curve on a page: a screen has no more columns."""
+LARGEST = 1e300
+"""Numbers beyond this are left out."""
+
+
+@attrs.frozen(eq=False)
+class Series:
+    """The values of one metric.
+
+    Attributes:
+        steps: int64[N], rising.
+        values: float64[N]; nan where the file has null.
+    """
+
+    steps: npt.NDArray[np.int64]
+    values: Floats
+
+    @property
+    def known(self) -> Floats:
+        """Return the finite values, in the order of their steps."""
+        return self.values[np.isfinite(self.values)]
+
+    @property
+    def early(self) -> Floats:
+        """Return the first fifth of the finite values, at least one."""
+        return self.known[: max(1, len(self.known) // 5)]
+
+    @property
+    def late(self) -> Floats:
+        """Return the last fifth of the finite values, at least one."""
+        return self.known[-max(1, len(self.known) // 5) :]
+
+
+def read_series(file: Path) -> dict[str, Series]:
+    """Return every metric of a metrics.jsonl that may still grow; incomplete and damaged lines are skipped.
+
+    Rows that have the same keys, as the steps of a run mostly do, form one table of numbers.
+    """
+    tables: dict[tuple[str, ...], array[float]] = {}
+    for row in _rows(file):
+        if type(row.get("step")) is int:
+            try:
+                numbers = array("d", row.values())
+            except (TypeError, OverflowError):  # null, text or an integer that is no float
+                numbers = array("d", map(_number, row.values()))
+            tables.setdefault(tuple(row), array("d")).extend(numbers)
+    parts: dict[str, list[Floats]] = {}
+    for names, flat in tables.items():
+        table = np.array(flat).reshape(-1, len(names))
+        steps = table[:, names.index("step")]
+        for column, name in enumerate(names):
+            parts.setdefault(name, []).append(np.stack([steps, table[:, column]]))
+    parts.pop("step", None)
+    return {name: _joined(found) for name, found in parts.items()}
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else math.nan
+
+
+def _joined(parts: Sequence[Floats]) -> Series:
+    steps, values = np.concatenate(parts, axis=1)
+    order = np.argsort(steps, kind="stable")
+    return Series(steps[order].astype(np.int64), values[order])
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = file.open("rb")
+    except FileNotFoundError:
+        return
+    with lines:
+        for line in lines:
+            try:
+                row = json.loads(line) if line.endswith(b"\n") else None
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                yield row
+
+
+def thinned(series: Series, num_points: int = MAX_POINTS) -> Series:
+    """Return at most `num_points` of the points: of each stretch the lowest and the highest, so that peaks stay."""
+    count = len(series.steps)
+    if count <= num_points:
+        return series
+    size = -(-count // (num_points // 2 - 1))
+    padding = -count % size
+    table = np.pad(series.values, (0, padding), constant_values=np.nan).reshape(-1, size)
+    starts = np.arange(len(table)) * size
+    low = starts + np.where(np.isnan(table), np.inf, table).argmin(1)
+    high = starts + np.where(np.isnan(table), -np.inf, table).argmax(1)
+    kept = np.unique(np.concatenate([[0], low, high, [count - 1]]))
+    return Series(series.steps[kept], series.values[kept])
+
+
+@attrs.frozen(eq=False)
+class Band:
+    """The mean of one metric over several runs, and its lowest and highest value, at the steps that all runs have."""
+
+    mean: Series
+    low: Series
+    high: Series
+
+
+def band(runs: Sequence[Series]) -> Band:
+    """Return the mean and the range of a metric over runs; long runs are averaged over stretches of steps."""
+    steps = runs[0].steps
+    for each in runs[1:]:
+        steps = np.intersect1d(steps, each.steps)
+    rows = [_last_at(each, steps) for each in runs]
+    stack = np.stack(rows)
+    size = max(1, -(-len(steps) // (MAX_POINTS // 2)))
+    starts = np.arange(0, len(steps), size)
+    if not len(steps):
+        starts = starts[:0]
+    counts = np.diff(np.append(starts, len(steps)))
+
+    def reduced(ufunc: np.ufunc, values: Floats) -> Floats:
+        return values if size == 1 else np.asarray(ufunc.reduceat(values, starts))
+
+    at = steps if size == 1 else steps[starts]
+    mean = reduced(np.add, stack.mean(0)) / (counts if size > 1 else 1)
+    low, high = reduced(np.minimum, stack.min(0)), reduced(np.maximum, stack.max(0))
+    return Band(Series(at, mean), Series(at, low), Series(at, high))
+
+
+def _last_at(series: Series, steps: npt.NDArray[np.int64]) -> Floats:
+    """Return the value at each step; of two values at one step, the last."""
+    places = np.searchsorted(series.steps, steps, side="right") - 1
+    return series.values[places]
+
+
+def last_values(metrics: Mapping[str, Series]) -> dict[str, float]:
+    """Return the mean of the last fifth of every metric."""
+    return {name: float(series.late.mean()) for name, series in metrics.items() if len(series.known)}

@@ -15,8 +15,7 @@ import attrs
 from rlcore.loggers.console import ConsoleConfig, ConsoleLogger
 from rlcore.protocols import RunView
 from rlcore.safe_text import visible
-from rlcore_report.lines import LineLogger
-from rlcore_report.tables import MAX_CELLS, html_table, scores_first, short_name, show_cell, show_number
+from rlcore_report.lines import MAX_CELLS, LineLogger, html_table, scores_first, short_name, show_cell, show_number
 
 MAX_LINES = 12
 """Number of the newest lines that the table shows; metrics.jsonl has all."""

@@ -15,13 +15,27 @@ from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
 from rlcore_report.answer import best_checkpoint, change_of, in_one_sentence, spent
-from rlcore_report.machine import device_of
-from rlcore_report.metric_groups import headline_charts, plain_name, sorted_into_groups
-from rlcore_report.option_table import OptionRow, option_rows
-from rlcore_report.run_record import RunRecord
+from rlcore_report.metric_groups import (
+    MAX_POINTS,
+    Series,
+    band,
+    headline_charts,
+    last_values,
+    plain_name,
+    sorted_into_groups,
+    thinned,
+)
+from rlcore_report.run_record import RunRecord, device_of
 from rlcore_report.samples_on_page import ShownRows, prompts_by_step, read_images, read_samples, read_texts
-from rlcore_report.series import MAX_POINTS, Series, band, last_values, thinned
-from rlcore_report.variants import Difference, Variant, compare_variants, distinct_names, variants
+from rlcore_report.variants import (
+    Difference,
+    OptionRow,
+    Variant,
+    compare_variants,
+    distinct_names,
+    option_rows,
+    variants,
+)
 from rlcore_report.verdicts import Verdict, verdicts
 
 DIGITS = 5

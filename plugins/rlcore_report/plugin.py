@@ -52,7 +52,7 @@ def on_step(run: RunView, metrics: Mapping[str, float]) -> None:
     """Warn, once in a run, if its steps are too small to arrive within its budget; record its device."""
     watch = _watches.get(run)
     if watch is not None and not watch.is_recorded:
-        from rlcore_report.machine import record_machine
+        from rlcore_report.run_record import record_machine
 
         watch.is_recorded = True
         record_machine(run)

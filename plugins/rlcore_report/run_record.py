@@ -1,13 +1,19 @@
-"""What a run's folder holds, read for a report: metrics, texts, configuration, and what is amiss with the files."""
+"""What a run's folder holds, read for a report: metrics, texts, configuration, and what is amiss with the files.
+
+Also in this file: where a run was trained: written to its folder after its first step, and read for the card of its
+report.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -16,7 +22,12 @@ from rlcore.checkpoints.claim import is_locked
 from rlcore.checkpoints.run_folder import MARK, RunDir
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
-from rlcore_report.series import Series, read_series
+from rlcore.safe_text import visible
+from rlcore_report.metric_groups import Series, read_series
+
+if TYPE_CHECKING:
+    from rlcore.protocols import RunView
+
 
 LARGEST_STEP = 10**15
 """Numbers of steps beyond this are not ones that a script of a page represents exactly."""
@@ -134,3 +145,29 @@ def write_page(file: Path, page: str) -> None:
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+FILE = "report/machine.json"
+
+
+def record_machine(run: RunView) -> None:
+    """Write the device of the run's main process and the number of processes; a full disk is no error here."""
+    device = run.ranks.device
+    name = str(device.type)
+    if name == "cuda":
+        import torch
+
+        name = torch.cuda.get_device_name(device)
+    file = run.dir / FILE
+    with suppress(OSError):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"device": name, "processes": run.ranks.world}) + "\n", encoding="utf-8")
+
+
+def device_of(folder: Path) -> str:
+    """Return the device and the number of processes of a run in words; empty if they are unknown."""
+    with suppress(OSError, ValueError, RecursionError, AttributeError):
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        count = found.get("processes", 1)
+        return visible(found.get("device", "")) + (f", {visible(count)} processes" if count != 1 else "")
+    return ""

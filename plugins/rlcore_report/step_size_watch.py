@@ -10,7 +10,7 @@ import numpy as np
 from rlcore.logging import get_logger
 from rlcore_report.health.judged_run import JudgedRun, Verdict
 from rlcore_report.health.step_size import LEAST_ROUNDS, READ, step_too_small
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlcore_report.health import causes, large_steps, loss_rules, reward_rules, sampling_rules, update_rules
+from rlcore_report.health import judged_run as causes
+from rlcore_report.health import large_steps, loss_rules, reward_rules
+from rlcore_report.health import loss_rules as update_rules
+from rlcore_report.health import reward_rules as sampling_rules
 from rlcore_report.health.judged_run import JudgedRun, Verdict
 from rlcore_report.health.step_size import step_too_small
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 
 __all__ = ["ORDER", "RULES", "Verdict", "verdicts"]
 

@@ -1,29 +1,41 @@
-"""Models with a score head (`AutoModelForSequenceClassification`, one label), loaded or made from a language model."""
+"""Models with a score head (`AutoModelForSequenceClassification`, one label), loaded or made from a language model.
+
+Also in this file: the padding token of a sequence classifier, by which plain `transformers` finds the last token of a
+sequence.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
 import os
-from typing import Any, Literal
+import re
+from typing import Any, Literal, cast
 
 import attrs
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from rlcore.config import ConfigOnly
-from rlcore.dropout import is_stochastic
 from rlcore.errors import ModelError
+from rlcore.logging import get_logger
+from rlcore.ops import is_stochastic
 from rlcore.types import to_device
 from rlcore_transformers.models import loading
-from rlcore_transformers.models.freezing import is_encoder_decoder
+from rlcore_transformers.models.freezing import is_encoder_decoder, vocabulary_size
 from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
 from rlcore_transformers.models.model_module import ModelModule
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig, TransformerConfig
 from rlcore_transformers.models.peft.inject import activate, attach, heads_of, unwrap
 from rlcore_transformers.models.speed import TechniqueRefused
-from rlcore_transformers.models.speed.exactness import probe_tokens, probing, require_same
+from rlcore_transformers.models.speed.activations import probe_tokens, probing, require_same
 from rlcore_transformers.models.speed.packing import longest_packed, pack
 
 HEAD = "score"
@@ -254,3 +266,70 @@ def _with_head(model: PreTrainedModel, kind: ClassifierKind) -> PreTrainedModel:
         head.to(device=model.device, dtype=model.dtype)
     made.name_or_path = model.name_or_path
     return made
+
+
+PADDING = "<|pad|>"
+"""A padding token that is added to a vocabulary without one."""
+SPARE = re.compile(r"[<\[(|]+[\w ]*(pad|reserved|unused)[\w ]*[>\])|]+", re.IGNORECASE)
+"""Tokens that a vocabulary has for padding or holds in reserve, such as `<pad>` or `<|reserved_special_token_0|>`."""
+
+
+def settle_padding(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, may_grow: bool
+) -> PreTrainedTokenizerBase:
+    """Return the tokenizer with a padding token that is not EOS, and set it in the model's configuration.
+
+    The tokenizer's own is kept if it is not EOS. Otherwise, in this order: a token of the vocabulary for padding or in
+    reserve; a new token, if the model has an embedding to spare; a new token and a new embedding. If none is possible,
+    the padding token stays EOS, with a warning: the score is then that of the token before EOS, in training as in plain
+    `transformers`.
+
+    Args:
+        model: the classifier.
+        tokenizer: not changed; a copy is returned if its padding token is another one.
+        may_grow: whether the model's embeddings may get a row more.
+    """
+    ends = {tokenizer.eos_token_id, *_ids(model.config.get_text_config().eos_token_id)}
+    size = vocabulary_size(model)
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id in ends or tokenizer.pad_token_id >= size:
+        tokenizer = copy.deepcopy(tokenizer)
+        spare = _spare(tokenizer, ends, size)
+        if spare is not None:
+            tokenizer.pad_token = spare
+        elif len(tokenizer) < size or may_grow:
+            tokenizer.add_special_tokens({"pad_token": PADDING})
+            _grow(model, len(tokenizer))
+        else:
+            get_logger("models").warning(
+                "the vocabulary has no token for padding but EOS: the score is that of the token before EOS",
+                eos=tokenizer.eos_token,
+            )
+    for config in (model.config, model.config.get_text_config()):
+        config.pad_token_id = tokenizer.pad_token_id
+    return tokenizer
+
+
+def _spare(tokenizer: PreTrainedTokenizerBase, ends: set[int | None], size: int) -> str | None:
+    """Return a token of the vocabulary that pads or is in reserve; tokens for padding come first, then lower ids."""
+    used = {tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens} | ends
+    found = [
+        ("pad" not in token.lower(), index, token)
+        for token, index in tokenizer.get_vocab().items()
+        if SPARE.fullmatch(token) and index < size and index not in used
+    ]
+    return min(found)[2] if found else None
+
+
+@torch.no_grad()
+def _grow(model: PreTrainedModel, size: int) -> None:
+    """Give the model embeddings for `size` tokens at least; new rows, which no text uses, are zero."""
+    before = vocabulary_size(model)
+    if size <= before:
+        return
+    with quiet_transformers():
+        model.resize_token_embeddings(size, mean_resizing=False)
+    cast("Tensor", model.get_input_embeddings().weight)[before:] = 0.0
+
+
+def _ids(given: int | list[int] | None) -> list[int]:
+    return [] if given is None else [given] if isinstance(given, int) else list(given)

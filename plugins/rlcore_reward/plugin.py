@@ -28,7 +28,7 @@ def register_pipelines(register: Register) -> None:
     """Register the tokenisation of labelled steps."""
     register(
         "stepwise",
-        "rlcore_reward.stepwise:build_stepwise",
+        "rlcore_reward.process_trainer:build_stepwise",
         summary="tokenise answers in steps, each labelled correct or not",
     )
 
@@ -45,7 +45,7 @@ def register_architectures(register: Register) -> None:
     )
     register(
         "step_scorer",
-        "rlcore_reward.step_scorer:build_step_scorer",
+        "rlcore_reward.scorer:build_step_scorer",
         config="rlcore_reward.config:SequenceScorerConfig",
         summary="any AutoModelForTokenClassification with two labels, which judges each step of an answer",
     )
@@ -62,7 +62,7 @@ def register_rewards(register: Register) -> None:
     )
     register(
         "process_reward_model",
-        "rlcore_reward.process_reward_model:ProcessRewardModel",
+        "rlcore_reward.reward_model:ProcessRewardModel",
         config="rlcore_reward.config:ProcessRewardModelConfig",
         summary="the probability that the steps of an answer are correct, by a process reward model",
     )

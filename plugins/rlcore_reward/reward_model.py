@@ -1,4 +1,8 @@
-"""The reward `reward_model`: the score that a reward model gives a prompt with its answer."""
+"""The reward `reward_model`: the score that a reward model gives a prompt with its answer.
+
+Also in this file: the reward `process_reward_model`: the probabilities that the steps of an answer are correct, as one
+number; the device that a reward model runs on.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ConfigError, ModelError
+from rlcore.settings import DataConfig
 from rlcore.types import Trajectories
-from rlcore_reward.config import RewardModelConfig, SequenceScorerConfig
-from rlcore_reward.placement import place
-from rlcore_reward.scorer import ModelScorer, load_sequence_scorer
+from rlcore_reward.config import ProcessRewardModelConfig, RewardModelConfig, SequenceScorerConfig
+from rlcore_reward.loss import combine_steps
+from rlcore_reward.process_trainer import SEPARATOR, SteppedSample, build_stepwise, stack_steps
+from rlcore_reward.scorer import ModelScorer, StepScorer, load_sequence_scorer, load_step_scorer
 from rlcore_transformers.data.chat import Chat, apply_template, fit_messages, template_variables
 from rlcore_transformers.data.tokens import end_of_turn, shorter, special_ids
+from rlcore_transformers.models.loading import device_named
+
+
+def place(scorer: ModelScorer, config: RewardModelConfig) -> None:
+    """Move a scorer to the device that its options name; a model in memory stays where it is, unless they name one.
+
+    Raises:
+        ConfigError: torch has no such device.
+    """
+    if not (isinstance(config.path, PreTrainedModel) and config.device == "auto"):
+        scorer.to(device_named(config.device, "reward_model.device"))
+
 
 Message = Mapping[str, Any]
 
@@ -143,5 +161,73 @@ def _load(config: RewardModelConfig) -> ModelScorer:
         if config.tokenizer is not None or "tokenizer" not in str(error):
             raise
         raise ModelError(f"{error}; a reward has it in {{fn: reward_model, path: ..., tokenizer: ...}}") from error
+    place(scorer, config)
+    return scorer
+
+
+class ProcessRewardModel:
+    """A reward function that judges each step of an answer: each of its lines.
+
+    Prompt and steps have the tokens that they had in training. The model is loaded at once, and again at the first call
+    after `close`.
+
+    Args:
+        config: the options.
+
+    Raises:
+        ConfigError: no model is named, or there is no such device.
+        ModelError: the model cannot be loaded, or is no token classifier with two labels.
+    """
+
+    def __init__(self, config: ProcessRewardModelConfig) -> None:
+        if config.path == "":
+            raise ConfigError("process_reward_model.path is empty: name the hub id or folder of a process reward model")
+        self.config = config
+        self._scorer: StepScorer | None = _process_reward_model_load(config)
+
+    @property
+    def scorer(self) -> StepScorer:
+        """Return the model, which is loaded if it is closed."""
+        scorer = self._scorer = self._scorer or _process_reward_model_load(self.config)
+        return scorer
+
+    def __call__(self, prompts: Sequence[str], outputs: Sequence[str]) -> list[float | None]:
+        """Return one number for each output; None for one without a step, or too long for the model."""
+        steps = [[line for line in output.split(SEPARATOR) if line.strip()] for output in outputs]
+        some = [i for i, lines in enumerate(steps) if lines]
+        if not some:
+            return [None] * len(outputs)
+        rows = [{"prompt": prompts[i], "completions": steps[i], "labels": [True] * len(steps[i])} for i in some]
+        samples = build_stepwise(rows, self.scorer.tokenizer, DataConfig(), max_length=0)
+        rewards: list[float | None] = [None] * len(outputs)
+        for i, reward in zip(some, self.score(samples), strict=True):
+            rewards[i] = reward
+        return rewards
+
+    @torch.no_grad()
+    def score(self, samples: Sequence[SteppedSample]) -> list[float | None]:
+        """Return one number for each answer in steps; answers of similar length are scored together."""
+        scorer, limit = self.scorer, shorter(self.config.max_length, self.scorer.max_length)
+        lengths = [len(sample.sample.tokens) for sample in samples]
+        scores: list[float | None] = [None] * len(samples)
+        order = sorted((i for i, size in enumerate(lengths) if not limit or size <= limit), key=lengths.__getitem__)
+        for start in range(0, len(order), self.config.batch_size):
+            index = order[start : start + self.config.batch_size]
+            batch = stack_steps([samples[i] for i in index]).to(scorer.device)
+            numbers = combine_steps(scorer.logprobs(batch)[..., 1], batch.action_mask, how=self.config.combine)
+            for i, number in zip(index, numbers.tolist(), strict=True):
+                scores[i] = number
+        return scores
+
+    def close(self) -> None:
+        """Free the model's memory; a model given in memory stays the caller's."""
+        self._scorer = None
+
+
+def _process_reward_model_load(config: ProcessRewardModelConfig) -> StepScorer:
+    options = SequenceScorerConfig(
+        dtype=config.dtype, trust_remote_code=config.trust_remote_code, revision=config.revision
+    )
+    scorer = load_step_scorer(config.path, options, tokenizer=config.tokenizer)  # type: ignore[arg-type]
     place(scorer, config)
     return scorer

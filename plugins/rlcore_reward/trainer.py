@@ -20,10 +20,10 @@ from rlcore.training import (
     micro_batches,
 )
 from rlcore.types import Metrics, Trajectories
-from rlcore_preferences.preferences import Pair, stack_pairs, usable_pairs
 from rlcore_reward.config import RewardConfig, workload
 from rlcore_reward.loss import pair_loss
 from rlcore_transformers.data.mixtures import indices_by_source
+from rlcore_transformers.preferences.preferences import Pair, stack_pairs, usable_pairs
 
 
 class RewardTrainer:

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlcore.errors import ConfigError, RewardError
-from rlcore_rewards.columns import refuse_misfit, refuse_missing, signature
 from rlcore_rewards.config import ExactMatchConfig
-from rlcore_rewards.parts import after
+from rlcore_rewards.parts import Tally, after, refuse_misfit, refuse_missing, signature
 from rlcore_rewards.pattern import compile_pattern
-from rlcore_rewards.tally import Tally
 
 SEARCH_S = 1.0
 """Seconds after which the search for the part to compare is given up."""

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rlcore.errors import ConfigError, RewardError
-from rlcore_rewards.columns import refuse_misfit, refuse_missing, signature
 from rlcore_rewards.config import JsonSchemaConfig
 from rlcore_rewards.extras import load
-from rlcore_rewards.parts import after, last_block
-from rlcore_rewards.tally import Tally
+from rlcore_rewards.parts import Tally, after, last_block, refuse_misfit, refuse_missing, signature
 
 NOTHING = object()
 """Stands for an output without JSON; None is the JSON null."""

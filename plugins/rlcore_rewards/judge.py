@@ -20,14 +20,11 @@ from urllib.parse import urlsplit
 from rlcore.errors import ConfigError, RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
-from rlcore_rewards.chat_requests import BudgetSpent, ChatRequests, RequestFailed, Spent
-from rlcore_rewards.columns import NO_COLUMNS, refuse_misfit, refuse_missing, signature
+from rlcore_rewards.chat_requests import BudgetSpent, ChatRequests, ReplyCache, RequestFailed, Spent, key_of
 from rlcore_rewards.config import JudgeConfig
 from rlcore_rewards.extras import load
-from rlcore_rewards.parts import after
+from rlcore_rewards.parts import NO_COLUMNS, Tally, after, refuse_misfit, refuse_missing, signature
 from rlcore_rewards.pattern import compile_pattern
-from rlcore_rewards.reply_cache import ReplyCache, key_of
-from rlcore_rewards.tally import Tally
 
 log = get_logger("judge")
 FIELD = re.compile(r"\{(\w+)\}")

@@ -8,10 +8,8 @@ from typing import Any
 import regex
 
 from rlcore.errors import ConfigError
-from rlcore_rewards.columns import refuse_misfit
 from rlcore_rewards.config import RegexConfig
-from rlcore_rewards.parts import after
-from rlcore_rewards.tally import Tally
+from rlcore_rewards.parts import Tally, after, refuse_misfit
 
 FLAGS = {"ignore_case": regex.IGNORECASE, "multiline": regex.MULTILINE, "dot_all": regex.DOTALL}
 """Option → flag of the library."""

@@ -35,6 +35,6 @@ def register_rewards(register: Register) -> None:
 @hookimpl(tryfirst=True)
 def adapt_reward_arguments(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]) -> None:
     """Refuse prompts without the column that one of these rewards compares with, in its own words."""
-    columns = sys.modules.get("rlcore_rewards.columns")  # which every reward with a column imports
+    columns = sys.modules.get("rlcore_rewards.parts")  # which every reward with a column imports
     if columns is not None:
         columns.refuse_missing(parameters, arguments)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlcore_rewards.columns import refuse_misfit
 from rlcore_rewards.config import RepetitionConfig
-from rlcore_rewards.parts import units
+from rlcore_rewards.parts import refuse_misfit, units
 
 
 class Repetition:

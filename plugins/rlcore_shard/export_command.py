@@ -24,7 +24,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 def _export(arguments: argparse.Namespace) -> int:
     from rlcore.safe_text import write
-    from rlcore_shard.whole_checkpoint import export_checkpoint
+    from rlcore_shard.parallel_files import export_checkpoint
 
     export_checkpoint(arguments.checkpoint, arguments.out)
     write(f"wrote {arguments.out}, with the model in {arguments.out / 'model'}")

@@ -28,7 +28,7 @@ from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
 from rlcore.sharding.tensor_file import SavedTensor
 from rlcore.sharding.whole import load_optimizer
-from rlcore_shard.blocks import norms_of, shared_weights
+from rlcore_shard.block_passes import norms_of, shared_weights
 from rlcore_shard.divisible import DivisibleLearner, StepsParts, copy_of, divisible, open_process_group, run_divided
 from rlcore_shard.shards import Cut, Shards
 

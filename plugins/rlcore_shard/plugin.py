@@ -43,7 +43,7 @@ def register_commands(register: Register) -> None:
 @hookimpl(trylast=True)  # so that another package's takes precedence
 def find_parallel_files() -> ParallelFiles:
     """Return the format `dcp` of checkpoints."""
-    from rlcore_shard import parts
+    from rlcore_shard import parallel_files as parts
 
     return parts
 
@@ -51,6 +51,6 @@ def find_parallel_files() -> ParallelFiles:
 @hookimpl(trylast=True)  # so that another package's takes precedence
 def find_processes(cluster: Any) -> Processes | None:
     """Return what starts processes of this machine by torch's launcher, and watches them by their reports."""
-    from rlcore_shard import processes
+    from rlcore_shard import local_processes as processes
 
     return None if cluster else processes

@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from rlcore.sharding.divided import TensorStream
+from rlcore.sharding.whole import TensorStream
 
 __all__ = ["Cut", "Shards", "TensorStream"]  # the last by its former name
 

@@ -3,7 +3,7 @@
 Of a linear layer that the model's plan names (`rlcore_shard.tensor_plan`) each process keeps some columns or rows, with
 their gradients and moments, and computes with these alone: in passes with gradients no weight of a layer is gathered,
 but processes sum hidden states: twice in a block forward, and backward once for each linear layer of which they keep
-columns, five in a block of a Llama. All of them run the same rows, those of all processes (`rlcore_shard.shared_rows`).
+columns, five in a block of a Llama. All of them run the same rows, those of all processes (`rlcore_shard.tensor_plan`).
 What the plan does not name is whole in every process. Passes without gradients, of which processes make different
 numbers, run on whole weights that are gathered (`rlcore_shard.shards`).
 
@@ -24,16 +24,15 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from rlcore.dropout import is_stochastic
 from rlcore.errors import ConfigError, ModelError
+from rlcore.ops import is_stochastic
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
 from rlcore.sharding.whole import load_optimizer
 from rlcore_shard.divisible import DivisibleLearner, StepsParts, copy_of, divisible, open_process_group, run_divided
 from rlcore_shard.shards import Cut, Shards
-from rlcore_shard.shared_rows import run_on_all_rows
-from rlcore_shard.tensor_plan import COLUMNS, plan_of
+from rlcore_shard.tensor_plan import COLUMNS, plan_of, run_on_all_rows
 
 
 class TensorParallel(StepsParts):

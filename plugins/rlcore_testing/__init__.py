@@ -31,8 +31,7 @@ from __future__ import annotations
 
 from rlcore_testing.cases import Case, Outcome, Report, check_plugin, conformance
 from rlcore_testing.law import ConformanceError, Law, LawBroken, Subject, law
-from rlcore_testing.recorded import Oracle, Recorded, Response
-from rlcore_testing.remote import Remote
+from rlcore_testing.recorded import Oracle, Recorded, Remote, Response
 
 __all__ = [
     "Case",

@@ -12,14 +12,13 @@ from typing import Any, Literal
 import attrs
 
 from rlcore.components import KINDS, LANGUAGE_MODEL, SCORER, Component, describe_error, kind_built, normalise
-from rlcore.config.describe import fields
+from rlcore.config.options import fields
 from rlcore.errors import PluginError
 from rlcore.plugins.discovery import Plugin, State
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import TrainConfig
 from rlcore_testing.law import DIST, EVERY, ConformanceError, Law, LawBroken, Subject, laws_in
-from rlcore_testing.recorded import Oracle
-from rlcore_testing.remote import Remote
+from rlcore_testing.recorded import Oracle, Remote
 from rlcore_testing.rig.isolate import default_signals, isolated, time_limit
 
 MODULES = {
@@ -115,7 +114,7 @@ def cases(
     """Return the cases of an installed dist: laws about the dist, about every component, and about each kind.
 
     Args:
-        dist: name of the dist, as pip lists it.
+        dist: name of the dist, as pip lists it, or `dist:entry-point` for one of several plugins.
         options: name of a component, or `kind:name` → options it is built with in every law; other options keep their
             defaults.
         config: section of the configuration → options that differ in the runs of trainers; pipelines are called with
@@ -128,7 +127,11 @@ def cases(
             does not register or that is one of several, or `config` has an unknown section.
     """
     known = all_registries().discovery.plugins
-    plugins = tuple(plugin for plugin in known if plugin.dist == normalise(dist))
+    dist, _, entry = dist.partition(":")
+    of_dist = tuple(plugin for plugin in known if plugin.dist == normalise(dist))
+    plugins = tuple(plugin for plugin in of_dist if not entry or normalise(plugin.name) == normalise(entry))
+    if of_dist and not plugins:
+        raise ConformanceError(f"{dist} has no entry point '{entry}': {', '.join(plugin.name for plugin in of_dist)}")
     if not plugins:
         raise ConformanceError(
             f"no installed dist called '{dist}' has an entry point in the group 'rlcore': run pip install -e . in the "
@@ -162,7 +165,7 @@ def conformance(
     """Return the cases of a plugin as parameters of a pytest test, with the ids of the cases.
 
     Args:
-        dist: name of the dist, as pip lists it.
+        dist: name of the dist, as pip lists it, or `dist:entry-point` for one of several plugins.
         options: name of a component → options it is built with in every law; where two components share a name,
             `kind:name`, such as `trainer:algo`.
         config: section of the configuration → options that differ in the runs of trainers, such as

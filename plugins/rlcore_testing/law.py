@@ -13,8 +13,7 @@ from rlcore.config import structure
 from rlcore.errors import RLCoreError
 from rlcore.plugins.discovery import Plugin
 from rlcore.plugins.metadata import CORE
-from rlcore_testing.recorded import Oracle
-from rlcore_testing.remote import Remote
+from rlcore_testing.recorded import Oracle, Remote
 
 DIST = "plugin"
 """Kind of the laws about a whole dist."""

@@ -1,9 +1,13 @@
-"""What an oracle receives: a trainer's loss in plain torch, which the kit compares with the trainer."""
+"""What an oracle receives: a trainer's loss in plain torch, which the kit compares with the trainer.
+
+Also in this file: what the laws of samplers whose workers are other processes need to know of one, and can let happen
+to it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -66,3 +70,35 @@ Oracle = Callable[[Recorded], Iterator[tuple[Any, Mapping[str, Any]]]]
 """A generator function: for each optimizer step it yields the loss and metrics that the trainer logs.
 
 A metric of several optimizer steps of one step of the run is yielded with the last of them."""
+
+
+Fault = Literal["dies", "late", "twice"]
+"""What happens to an answer of a worker.
+
+* `dies`: the worker ends before it answers.
+* `late`: the answer comes when the sampler waits for it no more, or waits long.
+* `twice`: the answer comes, and then again.
+"""
+
+
+def _nothing(_fault: Fault, _sampler: Any) -> None:
+    """Let nothing happen."""
+
+
+@attrs.frozen(kw_only=True)
+class Remote:
+    """A sampler whose workers are other processes, as the author of its plugin describes it to the laws.
+
+    Attributes:
+        disturb: called as `disturb(fault, sampler)` before a round; lets one of `faults` happen to one of the answers
+            in it.
+        faults: those that it can let happen.
+        draws_by_seeds: whether the workers draw tokens from the seeds of rows as the sampler `default` does, so that
+            they sample the same.
+        tolerance: largest difference of a log-prob from the policy's own, in nats.
+    """
+
+    disturb: Callable[[Fault, Any], None] = _nothing
+    faults: tuple[Fault, ...] = ()
+    draws_by_seeds: bool = True
+    tolerance: float = 1e-5

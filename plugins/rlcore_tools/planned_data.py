@@ -13,12 +13,11 @@ from transformers import PretrainedConfig
 from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
 from rlcore.config import evolve, structure
 from rlcore.errors import ConfigError, InputsError
-from rlcore.plugins.switches import configured
-from rlcore.plugins.wrappers import Wrapping
+from rlcore.plugins.choice import Wrapping
+from rlcore.plugins.metadata import configured
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import DATA_INPUTS, Inputs
-from rlcore.training.run_components import choose
-from rlcore.training.run_environment import open_player, with_rows
+from rlcore.training.run_components import choose, open_player, with_rows
 from rlcore_tools.shown_rows import Shown, show_rows
 from rlcore_transformers.data.streams import open_stream
 from rlcore_transformers.models.kind import ENCODER_DECODER, declared, kind_of

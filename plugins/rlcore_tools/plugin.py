@@ -60,7 +60,7 @@ def register_commands(register: Register) -> None:
 def on_run_start(run: RunView) -> None:
     """Write the first rows of the run to its report, and log them at the level debug."""
     if run.ranks.is_main:
-        from rlcore_tools.first_rows import record_first_rows
+        from rlcore_tools.equal_rows import record_first_rows
 
         record_first_rows(run)
 

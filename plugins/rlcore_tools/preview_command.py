@@ -29,7 +29,7 @@ def _preview(arguments: argparse.Namespace) -> int:
 
     from rlcore.config import load_yaml, merge, parse_overrides
     from rlcore_tools.planned_data import read_data
-    from rlcore_tools.screen import print_json, print_sources
+    from rlcore_tools.shown_rows import print_json, print_sources
 
     values = merge(load_yaml(arguments.file), parse_overrides(arguments.overrides))
     where = f"{arguments.file} + command line" if arguments.overrides else str(arguments.file)

@@ -15,15 +15,15 @@ from rich.text import Text
 
 from rlcore._version import __version__
 from rlcore.components import Component, describe_error
-from rlcore.loggers.terminal import make_console, make_list
+from rlcore.loggers.console import make_console, make_list
+from rlcore.plugins.choice import Layer, layers_of
 from rlcore.plugins.registry import all_registries
-from rlcore.plugins.wrappers import Layer, layers_of
 from rlcore_tools.shown_options import Options, find_components, find_options
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from rlcore.config.describe import Row
+    from rlcore.config.options import Row
 
 SCHEMA = 1
 WIDTH_OF_TABLE = 120
@@ -96,7 +96,7 @@ def print_options(options: Options) -> None:
 
 def _print_rates(console: Console, options: Options) -> None:
     """Print how the learning rates among the options follow the model."""
-    from rlcore_tools.shown_rates import rate_lines, shown_rates
+    from rlcore_tools.shown_options import rate_lines, shown_rates
 
     for rate in shown_rates(options.config) if options.config and not options.part else ():
         console.print(Text("\n" + "\n".join(rate_lines(rate))), soft_wrap=not console.is_terminal)
@@ -114,7 +114,7 @@ def _stacked(row: Row) -> list[RenderableType]:
 
 def options_as_json(found: list[Options]) -> str:
     """Return the content of `print_options` as JSON."""
-    from rlcore_tools.shown_rates import shown_rates
+    from rlcore_tools.shown_options import shown_rates
 
     shown: list[dict[str, Any]] = [
         {

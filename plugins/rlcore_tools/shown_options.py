@@ -1,19 +1,32 @@
-"""Which options `rlcore show` prints: those of components and sections by their names."""
+"""Which options `rlcore show` prints: those of components and sections by their names.
+
+Also in this file: the learning rates of `rlcore show`: the default of a trainer, the rule that adapts it to the model,
+and sources.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rlcore.components import KINDS, Component
+from rlcore.config.options import fields
 from rlcore.errors import UnknownComponent
 from rlcore.plugins.registry import all_registries
+from rlcore.settings import OptimizerConfig
+from rlcore_transformers.optimizers.learning_rate_rule import (
+    ADAPTER_SOURCES,
+    SIZE_SOURCES,
+    adapted_rate,
+    describe_rule,
+)
 
 if TYPE_CHECKING:
-    from rlcore.config.describe import Row
+    from rlcore.config.options import Row
+
 
 _WIDEST = max(map(len, KINDS)) + 2
 
@@ -41,7 +54,7 @@ class Options:
     @property
     def rows(self) -> list[Row]:
         """The options to print."""
-        from rlcore.config.describe import describe
+        from rlcore.config.options import describe
 
         rows = describe(self.config) if self.config else []
         return [row for row in rows if not self.part or f"{row.path}.".startswith(f"{self.part}.")]
@@ -130,7 +143,7 @@ def _instead(component: Component[Any]) -> str:
 
 
 def _sections() -> dict[str, Options]:
-    from rlcore.config.describe import fields, section_class
+    from rlcore.config.options import fields, section_class
     from rlcore.settings import TrainConfig
 
     return {
@@ -147,3 +160,62 @@ def _mappings() -> dict[str, Component[Any]]:
         for component in reversed(list(all_registries().architectures))
         for name in component.facts.get("sections", {})
     }
+
+
+SIZES = (1.5e6, 124e6, 5e8, 7e9)
+"""Numbers of parameters for which rates are printed."""
+
+
+@attrs.frozen
+class ShownRate:
+    """The learning rate of an optimizer in a trainer's options.
+
+    Attributes:
+        path: the option, such as `optimizer.lr`.
+        default: the rate of every model; None if it follows the model.
+        rule: the rate of a model if the option is null.
+        sources: of the rule and of the factor of adapters.
+        weights: rate of the rule by the number of parameters, if all weights train.
+        adapter: the same with an adapter.
+    """
+
+    path: str
+    default: float | None
+    rule: str
+    sources: str
+    weights: dict[str, float]
+    adapter: dict[str, float]
+
+
+def shown_rates(cls: type) -> list[ShownRate]:
+    """Return the learning rates of a config class, of a run in which no other plugin has a rule."""
+    return [_shown(f"{path}.lr", config) for path, config in _optimizers(cls)]
+
+
+def rate_lines(rate: ShownRate) -> list[str]:
+    """Return a learning rate as lines of text."""
+    first = f"{rate.path} = null, the default: " if rate.default is None else f"{rate.path} = null: "
+    lines = [
+        f"{first}{rate.rule}",
+        *(
+            f"  {name}: {', '.join(f'{value:g} for {size}' for size, value in rates.items())}"
+            for name, rates in (("weights", rate.weights), ("adapter", rate.adapter))
+        ),
+        f"  sources: {rate.sources}",
+    ]
+    return lines if rate.default is None else [f"{rate.path} = {rate.default:g}, the default: for every model", *lines]
+
+
+def _optimizers(cls: type) -> Iterator[tuple[str, OptimizerConfig]]:
+    for name, (field, _) in fields(cls).items():
+        if isinstance(field.default, OptimizerConfig):
+            yield name, field.default
+
+
+def _shown(path: str, config: OptimizerConfig) -> ShownRate:
+    weights, adapter = (
+        {f"{size:.3g}": adapted_rate(*config.published, size, is_adapter=is_adapter) for size in SIZES}
+        for is_adapter in (False, True)
+    )
+    rule = describe_rule(*config.published)
+    return ShownRate(path, config.lr, rule, f"{SIZE_SOURCES}; adapters: {ADAPTER_SOURCES}", weights, adapter)

@@ -16,7 +16,7 @@ OPTIONS = (
 
 NEEDS = (
     "vision_reward_model needs the package rlcore-reward, which is not installed: pip install 'rlcore-vision[reward]' "
-    "(in a clone of rlcore: pip install ./plugins/rlcore_preferences ./plugins/rlcore_reward)"
+    "(in a clone of rlcore: pip install ./plugins/rlcore_transformers ./plugins/rlcore_reward)"
 )
 
 

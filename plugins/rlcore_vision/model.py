@@ -1,36 +1,76 @@
-"""The architecture `vision_language`: any `AutoModelForImageTextToText` as a policy that sees images."""
+"""The architecture `vision_language`: any `AutoModelForImageTextToText` as a policy that sees images.
+
+Also in this file: the kind of models that read texts and images, and which models are of this kind; the policy that
+sees: one of rlcore-transformers that keeps small copies of the images of its run's completions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-from rlcore.dropout import eval_mode
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
+from rlcore.ops import eval_mode
 from rlcore.protocols import HeadBuilder
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.freezing import FROZEN
-from rlcore_transformers.models.kind import declared
+from rlcore_transformers.models.kind import FURTHER, Kind, declared
 from rlcore_transformers.models.peft.adapters import find_adapters, keep_reference
+from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary, make_value, prepare
 from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.speed import SpeedReport
 from rlcore_transformers.models.tokenizers import carry_special_tokens
-from rlcore_vision.decoding import SeeingLayout
-from rlcore_vision.families import VISION_LANGUAGE
 from rlcore_vision.image_store import ImageStore
 from rlcore_vision.options import VisionLanguageConfig
-from rlcore_vision.own_reading import require_own_reading
-from rlcore_vision.policy import SeeingPolicy
-from rlcore_vision.processors import read_processor
-from rlcore_vision.same_images import require_same_images
-from rlcore_vision.seeing import let_see
-from rlcore_vision.tokenizer import Seeing, TextsOnly
+from rlcore_vision.seeing import SeeingLayout, let_see, require_own_reading, require_same_images
+from rlcore_vision.thumbnails import copy_images, copy_of_completions, images_of
+from rlcore_vision.tokenizer import Seeing, TextsOnly, read_processor
+
+if TYPE_CHECKING:
+    from rlcore.protocols import RunView
+    from rlcore.types import Trajectories
+
+
+class SeeingPolicy(ModelPolicy):
+    """A policy whose prompts may show images, of which the run's report shows small copies."""
+
+    def on_rollout(self, run: RunView, batch: Trajectories) -> None:
+        """Copy the images of rollouts, small, into the run's folder; collective, as each rank may have its own rows."""
+        images = run.ranks.gather_to_main(images_of(batch))
+        if run.ranks.is_main:
+            copy_images(run.dir, images)
+
+    def on_evaluate(self, run: RunView) -> None:
+        """Copy the images of completions, small, into the run's folder."""
+        if run.ranks.is_main:
+            copy_of_completions(run.dir)
+
+
+VISION_LANGUAGE = Kind("vision_language", "vision-language", "qwen2_vl or llava", AutoModelForImageTextToText)
+
+
+def sees(config: PreTrainedConfig) -> bool:
+    """Return whether a configuration is that of a decoder that reads texts and images."""
+    is_decoder = not getattr(config, "is_encoder_decoder", False)
+    has_parts = hasattr(config, "vision_config") and hasattr(config, "text_config")
+    return is_decoder and has_parts and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+FURTHER[VISION_LANGUAGE] = sees
+
+
+def fits_vision_language(spec: Any, revision: str | None) -> int:
+    """Return 3 if a model reads texts and images, otherwise 0."""
+    config = declared(spec, revision)
+    return 3 if config is not None and sees(config) else 0
+
 
 log = get_logger("models")
 

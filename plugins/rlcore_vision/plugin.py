@@ -16,7 +16,7 @@ def register_architectures(register: Register) -> None:
         "rlcore_vision.model:build_vision_language",
         config="rlcore_vision.options:VisionLanguageConfig",
         summary="any AutoModelForImageTextToText whose image features take the place of tokens",
-        fits="rlcore_vision.families:fits_vision_language",
+        fits="rlcore_vision.model:fits_vision_language",
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
     )
     register(

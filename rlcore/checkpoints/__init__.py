@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
-    from rlcore.checkpoints.durability import sync
     from rlcore.checkpoints.manifest import verify_model
+    from rlcore.checkpoints.run_folder import sync
 
 __all__ = ["sync", "verify_model"]
 
-_HOMES = {"rlcore.checkpoints.durability": ("sync",), "rlcore.checkpoints.manifest": ("verify_model",)}
+_HOMES = {"rlcore.checkpoints.run_folder": ("sync",), "rlcore.checkpoints.manifest": ("verify_model",)}
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

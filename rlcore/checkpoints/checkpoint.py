@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import attrs
 
-from rlcore.checkpoints.durability import OLD, put_back, put_in_place, remove_folder
 from rlcore.checkpoints.manifest import read_manifest, unreadable, verify_files, write_manifest
+from rlcore.checkpoints.run_folder import OLD, put_back, put_in_place, remove_folder
 from rlcore.checkpoints.state import io_failure
 from rlcore.errors import CheckpointError, DamagedCheckpoint, io_remedy
 from rlcore.logging import get_logger

@@ -15,9 +15,22 @@ import attrs
 from filelock import FileLock, Timeout
 
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
-from rlcore.checkpoints.durability import LOCK, OWNER, clear, contents, discard, recover, set_aside
 from rlcore.checkpoints.manifest import read_manifest, verify_files
-from rlcore.checkpoints.run_folder import AUTO, NEVER, RunDir, is_run, open_folder, resumes
+from rlcore.checkpoints.run_folder import (
+    AUTO,
+    LOCK,
+    NEVER,
+    OWNER,
+    RunDir,
+    clear,
+    contents,
+    discard,
+    is_run,
+    open_folder,
+    recover,
+    resumes,
+    set_aside,
+)
 from rlcore.config.plain import from_json
 from rlcore.errors import CheckpointError, ConfigError, DamagedCheckpoint, RLCoreError, RunInUse
 from rlcore.logging import get_logger

@@ -27,7 +27,7 @@ from rlcore.config.plain import to_json, to_plain
 from rlcore.errors import DataError
 from rlcore.safe_text import is_secret
 from rlcore.types import Prompt, Sample, SampleReward
-from rlcore.types.training_rows import has_samples
+from rlcore.types.trajectories import has_samples
 
 DIGITS = 16
 """Hexadecimal digits of a fingerprint."""

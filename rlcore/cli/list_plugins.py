@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,11 +15,9 @@ from rich.text import Text
 
 from rlcore._version import __version__
 from rlcore.errors import PluginError
-from rlcore.loggers.terminal import make_console, make_list
-from rlcore.plugins.checks import preserve_process_state
-from rlcore.plugins.discovery import Discovery, Plugin, State
-from rlcore.plugins.registry import all_registries
-from rlcore.plugins.unknown_names import LINE_WIDTH
+from rlcore.loggers.console import make_console, make_list
+from rlcore.plugins.discovery import Discovery, Plugin, State, preserve_process_state
+from rlcore.plugins.registry import LINE_WIDTH, all_registries
 
 SCHEMA = 1
 Failed = Mapping[Plugin, Sequence[str]]
@@ -73,25 +72,32 @@ def _plugins_of(file: Path | None) -> AbstractContextManager[None]:
     if file is None:
         return nullcontext()
     from rlcore.config import load_yaml
-    from rlcore.plugins.switches import configured
+    from rlcore.plugins.metadata import configured
     from rlcore.settings import plugins_section
 
     section = plugins_section(load_yaml(file), str(file))
     return configured(section.disable, section.only)
 
 
+ROOM_FOR_NAMES = 20
+"""Characters of the column of names beside which a list of components may have `LINE_WIDTH` characters."""
+
+
 def print_plugins(discovery: Discovery, failed: Failed = NONE) -> None:
     """Print a row per plugin and kind of component, why it is not ok, its remarks, and the errors in `failed`."""
     console, table = make_console(), make_list("plugin", "version", "state", "components")
+    parts = Counter(plugin.dist for plugin in discovery.plugins)
+    names = [one.dist if parts[one.dist] == 1 else f"{one.dist}:{one.name}" for one in discovery.plugins]
+    room = LINE_WIDTH - max(0, max(map(len, names), default=0) - ROOM_FOR_NAMES)
     # On a terminal, rich breaks the lines, and narrow ones have room for a long name and its comma.
-    width, table.padding = (9999, (0, 1, 0, 0)) if console.is_terminal else (LINE_WIDTH, table.padding)
-    for plugin in discovery.plugins:
+    width, table.padding = (9999, (0, 1, 0, 0)) if console.is_terminal else (room, table.padding)
+    for name, plugin in zip(names, discovery.plugins, strict=True):
         state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
         first, *others = [
             textwrap.fill(f"{kind}: {', '.join(names)}", width, subsequent_indent="  ", break_on_hyphens=False)
             for kind, names in plugin.component_names.items()
         ] or [""]
-        table.add_row(plugin.dist, plugin.version, state, Text(first))
+        table.add_row(name, plugin.version, state, Text(first))
         for components in others:
             table.add_row("", "", "", Text(components))
         if plugin.reason:

@@ -145,7 +145,7 @@ def _find(name: str, parser: argparse.ArgumentParser) -> Component[Any]:
     registries = all_registries()
     known = published("commands").get(name)
     if known is not None and all(plugin.dist != known.dist for plugin in registries.discovery.plugins):
-        parser.error(f"rlcore {name} is a command of {known.dist}: {how_to_install(known.dist)}")
+        parser.error(f"rlcore {name} is a command of {known.dist}: {how_to_install(known.dist, known.extra)}")
     try:
         if name in published("trainers"):  # its short command is missing, because the trainer is
             registries.trainers.get(name)
@@ -181,7 +181,7 @@ def _fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Run:
         PluginError: the target cannot be imported, raises, or returns something other than a function.
     """
     from rlcore.components import describe_error
-    from rlcore.plugins.checks import preserve_process_state
+    from rlcore.plugins.discovery import preserve_process_state
 
     with preserve_process_state():
         target = component.target()

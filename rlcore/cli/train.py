@@ -86,7 +86,7 @@ def start_processes(values: Mapping[str, Any], where: str, words: Sequence[str])
     if run.get("processes") in (None, 1) and not run.get("cluster"):
         return None
     from rlcore.config import structure
-    from rlcore.plugins.providers import find_processes
+    from rlcore.plugins.observers import find_processes
     from rlcore.settings import TrainConfig
 
     options = structure(TrainConfig, values, where=where).run

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from rlcore._lazy import lazy
-from rlcore.config.describe import Row, describe
-from rlcore.config.options import config, evolve, option
-from rlcore.config.paths import ConfigOnly
+from rlcore.config.options import Row, config, describe, evolve, option
 from rlcore.config.plain import merge, unstructure
 from rlcore.config.structure import structure
 from rlcore.config.synonyms import index_options
-from rlcore.config.yaml_files import dump_yaml, load_yaml, parse_overrides
+from rlcore.config.yaml_files import ConfigOnly, dump_yaml, load_yaml, parse_overrides
 from rlcore.errors import Problems
 
 __all__ = [
@@ -28,7 +25,3 @@ __all__ = [
     "structure",
     "unstructure",
 ]
-
-_MOVED = {"rlcore.config.workload": ("Rehearsal", "Workload", "default_workload")}
-
-__getattr__, __dir__ = lazy(__name__, __all__, _MOVED)

@@ -1,14 +1,21 @@
-"""Declarations of the options of a component: each has a default, a meaning, a range, a unit and a source."""
+"""Declarations of the options of a component: each has a default, a meaning, a range, a unit and a source.
+
+Also in this file: the options of a config class, with their types as text for errors and `rlcore show`.
+"""
 
 from __future__ import annotations
 
 import numbers
 import operator
-from collections.abc import Mapping
-from typing import Any, TypeVar, cast, dataclass_transform
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform
 
 import attrs
 
+from rlcore.config.plain import unstructure
 from rlcore.errors import ConfigError
 
 C = TypeVar("C")
@@ -105,3 +112,125 @@ def _check_range(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> 
     if error:
         name = f"{type(instance).__name__}.{attribute.name}"
         raise ConfigError(f"{name} = {value!r}: {error} ({attribute.metadata['help']})")
+
+
+@cache
+def fields(cls: type) -> dict[str, tuple[attrs.Attribute[Any], Any]]:
+    """Return the options of a config class by name, with their resolved types."""
+    hints = typing.get_type_hints(cls)
+    return {field.alias or field.name: (field, hints[field.name]) for field in attrs.fields(cls) if field.init}
+
+
+def default_of(field: attrs.Attribute[Any], cls: type) -> Any:
+    """Return the default of an option of `cls`; one that depends on other options is that beside their defaults."""
+    default: Any = field.default
+    if not isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class
+        return default
+    return default.factory(cls()) if default.takes_self else default.factory()
+
+
+def section_class(tp: Any) -> type | None:
+    """Return the config class if `tp` is one, or the union of one and None; otherwise None."""
+    kinds = [arm for arm in arms(tp) if arm is not type(None)]
+    return kinds[0] if len(kinds) == 1 and isinstance(kinds[0], type) and attrs.has(kinds[0]) else None
+
+
+def phrase(tp: Any) -> str:
+    """Describe values of type `tp` for an error message, such as `a whole number`."""
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
+    if origin is Literal:
+        return ("one of " if len(args) > 1 else "") + ", ".join(map(repr, args))
+    if len(arms(tp)) > 1:
+        return " or ".join(phrase(arm) for arm in arms(tp))
+    if origin is tuple and args[-1] is not Ellipsis:
+        return f"a list of {len(args)} entries"
+    if is_list(tp):
+        return "a list"
+    if is_mapping(tp):
+        return "a mapping"
+    if section_class(tp):
+        return "a mapping of options"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    return words.get(tp, getattr(tp, "__name__", str(tp)))
+
+
+def type_name(tp: Any) -> str:
+    """Return the name of a type for `rlcore show`, in terms of YAML."""
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
+    if origin is Literal:
+        return " | ".join(map(str, args))
+    if origin in {Union, types.UnionType}:
+        return " | ".join(map(type_name, args))
+    if origin is tuple:
+        return "[" + ", ".join("..." if arg is Ellipsis else type_name(arg) for arg in args) + "]"
+    if isinstance(origin, type) and issubclass(origin, typing.Mapping):
+        return "mapping"
+    if isinstance(origin, type):
+        return "list"
+    words: dict[Any, str] = {type(None): "null", Any: "any", str: "text", dict: "mapping"}
+    return words.get(tp, getattr(tp, "__name__", str(tp)))
+
+
+def arms(tp: Any) -> tuple[Any, ...]:
+    """Return the members of a union; for any other type, the type itself."""
+    return typing.get_args(tp) if typing.get_origin(tp) in {Union, types.UnionType} else (tp,)
+
+
+def is_list(tp: Any) -> bool:
+    """Return whether values of this type are lists in YAML."""
+    return (typing.get_origin(tp) or tp) in {tuple, list, Sequence}
+
+
+def is_mapping(tp: Any) -> bool:
+    """Return whether values of this type are mappings with arbitrary keys in YAML."""
+    return (typing.get_origin(tp) or tp) in {dict, Mapping}
+
+
+@attrs.frozen
+class Row:
+    """The description of one option, as a row of `rlcore show`.
+
+    Attributes:
+        path: dotted path from the described class.
+        type: name of the type, in terms of YAML.
+        default: default as a plain value.
+        range: interval or comparison; empty if there is none.
+        unit, meaning, source: as declared with `option`.
+    """
+
+    path: str
+    type: str
+    default: Any
+    range: str
+    unit: str
+    meaning: str
+    source: str
+
+
+def describe(cls: type) -> list[Row]:
+    """Return the rows of all options of `cls`, nested sections included, in the order of declaration."""
+    return _rows(cls, None, "")
+
+
+def _rows(cls: type, base: Any, prefix: str) -> list[Row]:
+    rows = []
+    for name, (field, tp) in fields(cls).items():
+        default = default_of(field, cls) if base is None else getattr(base, field.name)
+        section = section_class(tp)
+        if section:
+            known = isinstance(default, section)
+            rows += _rows(type(default) if known else section, default if known else None, f"{prefix}{name}.")
+            continue
+        metadata = field.metadata
+        rows.append(
+            Row(
+                path=prefix + name,
+                type=type_name(tp),
+                default="(must be given)" if default is attrs.NOTHING else unstructure(default),
+                range=describe_range(metadata),
+                unit=metadata.get("unit", ""),
+                meaning=metadata.get("help", ""),
+                source=metadata.get("source", ""),
+            )
+        )
+    return rows

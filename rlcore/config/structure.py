@@ -14,8 +14,17 @@ from typing import Any, Literal, TypeVar, cast
 import attrs
 from cattrs import Converter
 
-from rlcore.config.describe import arms, default_of, describe, fields, is_list, is_mapping, phrase, section_class
-from rlcore.config.options import range_error
+from rlcore.config.options import (
+    arms,
+    default_of,
+    describe,
+    fields,
+    is_list,
+    is_mapping,
+    phrase,
+    range_error,
+    section_class,
+)
 from rlcore.config.synonyms import unknown_name
 from rlcore.errors import ConfigError
 from rlcore.safe_text import HIDDEN, is_secret, show

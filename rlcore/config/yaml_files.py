@@ -1,10 +1,14 @@
 """YAML 1.2 files and command-line overrides: `1e-5` is a number, `no` is text, and duplicate keys are errors.
 
 Nesting and the values that aliases repeat are bounded, so that a short file cannot take all memory.
+
+Also in this file: files and folders that options name.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -214,3 +218,34 @@ def _put(nested: dict[str, Any], steps: Sequence[str], value: Any) -> None:
         if not isinstance(nested, dict):
             raise ConfigError(f"{'.'.join(steps)}: '{'.'.join(steps[: i + 1])}' already has a value, not options")
     nested[steps[-1]] = value
+
+
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
+
+
+class ConfigOnly(str):
+    """A hub id or folder from which only the configuration is read; the model's weights are then random.
+
+    It is a string, so architectures pass it on like any other name of a model or a critic.
+    """
+
+    __slots__ = ()
+
+
+def existing_path(name: str | os.PathLike[str]) -> Path | None:
+    """Return the path that a name denotes, with `~` expanded, or None if nothing is there.
+
+    A name that the file system cannot have (too long, with a null character, in the home of an unknown user) denotes
+    nothing. A path that exists but cannot be examined is returned: reading it raises an error with the reason.
+    """
+    if not os.fspath(name):
+        return None
+    try:
+        path = Path(name).expanduser()
+        try:
+            path.stat()
+        except OSError as error:
+            return None if error.errno in _ABSENT else path
+    except (ValueError, RuntimeError):  # a null or unencodable character; no such user
+        return None
+    return path

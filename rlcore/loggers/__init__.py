@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
 from rlcore.logging import get_logger
-from rlcore.plugins.fence import Fence
+from rlcore.plugins.observers import Fence
 from rlcore.profiling import phase
 
 if TYPE_CHECKING:

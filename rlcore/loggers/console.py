@@ -1,16 +1,23 @@
 """The plain console of a run: one line for each step and evaluation, and a last one.
 
 A plugin may replace it (`wrap_component`) by one with colours, tables, completions and a progress bar.
+
+Also in this file: the console and tables of everything that rich lays out; control characters in texts are escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
 
 from rlcore.config import config, option
 from rlcore.loggers import episode_metrics, main_metrics
-from rlcore.safe_text import hide_logins, write
+from rlcore.safe_text import hide_logins, visible, write
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
@@ -67,3 +74,33 @@ class ConsoleLogger:
         found = names or dict.fromkeys([*main_metrics(metrics, self.run.headline), *episode_metrics(metrics)])
         shown = [name for name in found if name in metrics]
         write(f"{kind} {step}{total}" + "".join(f"   {name} {float(metrics[name]):.4g}" for name in shown))
+
+
+class TerminalConsole(Console):
+    """A console that escapes control characters in every text that it prints; colours are not part of the texts."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of an object, with their texts escaped; rich's own cursor movements stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+class _Console(TerminalConsole):
+    """A console for which a closed pipe, as after `| head`, is not an error."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError, which `rlcore.cli.main` handles; rich itself would exit with 1."""
+        raise BrokenPipeError
+
+
+def make_console() -> Console:
+    """Return a console that wraps lines on a terminal; in a pipe, each row is one line of plain text."""
+    return _Console(highlight=False) if sys.stdout.isatty() else _Console(highlight=False, width=10_000, no_color=True)
+
+
+def make_list(*columns: str) -> Table:
+    """Return a table without borders, with these column headers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

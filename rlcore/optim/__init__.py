@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
-    from rlcore.optim.batches import Meter, micro_batches, minibatches, put_through
-    from rlcore.optim.updater import Loss, Updater
+    from rlcore.optim.updater import Loss, Meter, Updater, micro_batches, minibatches, put_through
 
 __all__ = [
     "Loss",
@@ -20,8 +19,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rlcore.optim.batches": ("Meter", "micro_batches", "minibatches", "put_through"),
-    "rlcore.optim.updater": ("Loss", "Updater"),
+    "rlcore.optim.updater": tuple(__all__),
 }
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

@@ -2,12 +2,17 @@
 
 A builder is called with the keyword arguments in its signature, so that classes of torch and functions of
 `transformers` can be registered unchanged; see `rlcore.protocols`.
+
+Also in this file: advance a learning-rate schedule by the progress of a run, whatever number of optimizer steps the run
+makes; restores an optimizer with the options of the present configuration, also where the saved one had others.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -18,11 +23,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from rlcore.components import BESIDE_OPTIONS, COMMON_OPTIONS, TOTAL, WARMUP
 from rlcore.config import evolve, unstructure
 from rlcore.data import user_code
-from rlcore.errors import ConfigError, PluginError
-from rlcore.plugins.choice import Choice, Chooser, check_keys
-from rlcore.plugins.fence import first_result
+from rlcore.errors import CheckpointError, ConfigError, PluginError
+from rlcore.plugins.choice import Choice, Chooser, Wrapping, check_keys
+from rlcore.plugins.observers import first_result
 from rlcore.plugins.registry import registries
-from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Learner
 from rlcore.settings import OptimizerConfig
 
@@ -230,3 +234,190 @@ def parameters_of(choice: Choice) -> Mapping[str, inspect.Parameter] | None:
 
 def _has(parameters: Mapping[str, inspect.Parameter] | None, name: str) -> bool:
     return parameters is None or name in parameters
+
+
+class ScheduleClock:
+    """The position of a learning-rate schedule, counted in optimizer steps.
+
+    * During warm-up, the first `num_warmup` optimizer steps, the position is the number of optimizer steps made.
+    * After it, the position is the number of optimizer steps planned so far: after s steps of the run at least
+      s * `updates_per_step`, however many of them were skipped or left out.
+
+    The two are the same while every planned optimizer step is made.
+
+    Args:
+        scheduler: the schedule; its `step()` advances the position by one.
+        num_warmup: length of the warm-up.
+        updates_per_step: optimizer steps planned for each step of the run.
+        steps_done: returns the number of steps of the run that are done.
+        options: plain values that decide the course of the schedule beside its position; a saved state of a schedule
+            with other options is replaced by the state that this schedule has at the same progress.
+    """
+
+    def __init__(
+        self,
+        scheduler: LRScheduler,
+        *,
+        num_warmup: int,
+        updates_per_step: int,
+        steps_done: Callable[[], int],
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._scheduler, self._num_warmup = scheduler, num_warmup
+        self._updates_per_step, self._steps_done = updates_per_step, steps_done
+        self._options = {**(options or {}), "updates_per_step": updates_per_step}
+        self._first = copy.deepcopy(scheduler.state_dict())
+        self._stride = 1.0
+        self.num_made, self.position, self.planned = 0, 0, 0.0
+
+    def spread(self, num_updates: int) -> None:
+        """Spread the optimizer steps planned for the current step of the run over the `num_updates` it will make."""
+        self._catch_up()
+        self._stride = self._updates_per_step / num_updates
+
+    def learning_rate(self) -> float:
+        """Return the learning rate of the next optimizer step."""
+        self._catch_up()
+        return float(self._scheduler.get_last_lr()[0])
+
+    def advance(self) -> None:
+        """Count an optimizer step."""
+        self.num_made += 1
+        self.planned += self._stride
+        self._move()
+
+    def _catch_up(self) -> None:
+        self.planned = max(self.planned, float(self._steps_done() * self._updates_per_step))
+        self._move()
+
+    def _move(self) -> None:
+        target = self.num_made if self.num_made < self._num_warmup else int(self.planned + 1e-6)
+        with warnings.catch_warnings():
+            # A step of the run may leave out all of its optimizer steps, also the first step of all.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
+            while self.position < target:
+                self._scheduler.step()
+                self.position += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the schedule's state, the position, and the options of the schedule."""
+        position = {"num_made": self.num_made, "position": self.position, "planned": self.planned}
+        return {"scheduler": self._scheduler.state_dict(), **position, "options": self._options}
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Restore the state that `state_dict` returned.
+
+        Returns:
+            Whether the schedule has other options than the one that was saved. Then it is stepped from its beginning to
+            the saved progress, which sets the learning rate of the optimizer, so that must have its first one.
+        """
+        then = state.get("options", self._options)
+        self.num_made, self.position, self.planned = state["num_made"], state["position"], state["planned"]
+        if then == self._options:
+            self._scheduler.load_state_dict(state["scheduler"])
+            return False
+        self._scheduler.load_state_dict(copy.deepcopy(self._first))
+        self.position, self.planned = 0, self.planned * self._updates_per_step / then["updates_per_step"]
+        self._move()
+        return True
+
+
+PARAMETERS = "params"
+
+
+class BuiltOptions:
+    """The options of an optimizer as they are when it has been built, with its learning-rate schedule.
+
+    Args:
+        built: the optimizer's name and options.
+        optimizer: the optimizer, before its first step.
+        num_matrices: how many of its parameters, in their order, are matrices; the others are vectors.
+    """
+
+    def __init__(self, built: Optimization, optimizer: Optimizer, num_matrices: int) -> None:
+        self._built, self._optimizer, self._num_matrices = built, optimizer, num_matrices
+        self._groups = [_options(group) for group in optimizer.param_groups]
+        self._counts = [len(group[PARAMETERS]) for group in optimizer.param_groups]
+        self._begun = {name: _first(value) for kept in optimizer.state.values() for name, value in kept.items()}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return plain values to compare with those of a resumed run."""
+        return {"groups": unstructure(self._groups), "begun": self._begun}
+
+    def check_parameters(self, saved: dict[str, Any]) -> None:
+        """Check that a saved state of the optimizer is of as many parameters.
+
+        Raises:
+            CheckpointError: it is not.
+        """
+        counts = [len(group[PARAMETERS]) for group in saved["param_groups"]]
+        if counts != self._counts:
+            raise CheckpointError(
+                f"{self._built.where}: the optimizer of the checkpoint trains {sum(counts)} parameters, and this run "
+                f"{sum(self._counts)}, because other ones are frozen: resume with the original options of the section "
+                "model, such as unfrozen_layers, or start a new run from the checkpoint's model folder"
+            )
+
+    def reset(self) -> None:
+        """Set all options to those with which the optimizer was built."""
+        for group, options in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group.update(options)
+
+    def applied(
+        self, saved: dict[str, Any], then: dict[str, Any] | None, *, has_other_schedule: bool
+    ) -> dict[str, Any]:
+        """Return a saved state of the optimizer with the present options in place of those that have changed.
+
+        Args:
+            saved: the state.
+            then: the `record` of the optimizer that was saved; None if it has not been saved, which changes nothing.
+            has_other_schedule: whether the schedule has changed, so that what it has set is its present value.
+
+        Raises:
+            CheckpointError: the present options need what the saved state does not contain.
+        """
+        if then is None or not (has_other_schedule or then != self.record):
+            return saved
+        if then != self.record:
+            self._check_kept(saved["state"], then["begun"])
+        groups = []
+        for old, first, own, group in zip(
+            saved["param_groups"], then["groups"], self._groups, self._optimizer.param_groups, strict=True
+        ):
+            learned = {name: value for name, value in old.items() if name == PARAMETERS or name not in first}
+            moved = {name for name in own if has_other_schedule and (name == "lr" or group[name] != own[name])}
+            same = {name for name in own if name in old and first.get(name, _ABSENT) == unstructure(own[name])}
+            groups.append(_options(group) | {name: old[name] for name in same - moved} | learned)
+        return {**saved, "param_groups": groups}
+
+    def _check_kept(self, saved: dict[Any, dict[str, Any]], begun: dict[str, float]) -> None:
+        """Raise CheckpointError unless the saved state has what a step with the present options needs."""
+        where, name = self._built.where, self._built.config.name
+        advice = f"resume with the original {where}.name and {where}.options, or start a new run from the checkpoint's "
+        if begun.keys() == self._begun.keys() and begun != self._begun:
+            raise CheckpointError(
+                f"{where}.options: they set the initial values of {', '.join(begun)}, which the optimizer '{name}' has "
+                f"changed since: {advice}model folder"
+            )
+        kinds = (range(self._num_matrices), range(self._num_matrices, len(saved) + self._num_matrices))
+        device = self._optimizer.param_groups[0][PARAMETERS][0].device
+        for indices, needed in zip(kinds, self._built.kept(device), strict=True):
+            kept = {each for index in indices for each in saved.get(index, ())}
+            if (kept or self._begun) and (missing := sorted(needed - kept)):
+                raise CheckpointError(
+                    f"{where}: the optimizer '{name}' with these options continues from {', '.join(missing)}, which "
+                    f"the optimizer of the checkpoint did not keep: {advice}model folder"
+                )
+
+
+_ABSENT = object()
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != PARAMETERS}
+
+
+def _first(value: Any) -> float:
+    """Return the first of the numbers that an optimizer keeps of a parameter before the first step."""
+    return float(torch.as_tensor(value).flatten()[0])

@@ -22,25 +22,35 @@ class Published:
 
     Attributes:
         dist: the dist of the plugin.
+        extra: the extra of the dist that installs the library which the component needs, or empty.
+        plugin: for an option of the core, the entry point of the dist that implements it; empty if any of them may.
         default_for: for a trainer, the inputs for which it is the default.
     """
 
     dist: str
+    extra: str = ""
+    plugin: str = ""
     default_for: tuple[str, ...] = ()
 
 
-def how_to_install(dist: str) -> str:
+def how_to_install(dist: str, extra: str = "") -> str:
     """Return the command that installs the dist of a published plugin, by name and from a clone of the repository."""
     table, needed = _table(), (*_table()["requires"].get(dist, ()), dist)
-    folders = [table["folders"].get(each, f"plugins/{each.replace('-', '_')}") for each in needed]
-    return f"pip install {dist} (in a clone of rlcore: pip install {' '.join(f'./{folder}' for folder in folders)})"
+    folders = [f"./{table['folders'].get(each, 'plugins/' + each.replace('-', '_'))}" for each in needed]
+    by_name, in_a_clone = (f"pip install {_with_extra(what, extra)}" for what in (dist, " ".join(folders)))
+    return f"{by_name} (in a clone of rlcore: {in_a_clone})"
+
+
+def _with_extra(what: str, extra: str) -> str:
+    *others, last = what.split(" ")
+    return " ".join([*others, f"'{last}[{extra}]'" if extra else last])
 
 
 @functools.cache
 def published(kind: str) -> dict[str, Published]:
     """Return the published components of a kind (such as `trainers`) by short name, or `options` by dotted path."""
     return {
-        name: Published(entry["dist"], tuple(entry.get("default_for", ())))
+        name: Published(**{**entry, "default_for": tuple(entry.get("default_for", ()))})
         for name, entry in _table().get(kind, {}).items()
     }
 

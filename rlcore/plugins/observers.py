@@ -1,30 +1,121 @@
 """Calls of the observer hooks of a run; an observer that raises is disabled and does not affect the run.
 
 A plain object is an observer too: a method with the name of an observer hook implements it, without a package.
+
+Also in this file: calls of the hooks of plugins, one plugin at a time: one that raises is named, and does not affect
+the others; what plugins provide for options of the core, such as an uploader for `run.push_to_hub`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
-from rlcore import hookspecs
-from rlcore.errors import InputsError
-from rlcore.plugins.checks import Refused, check_arguments
-from rlcore.plugins.fence import Fence, one_by_one
-from rlcore.plugins.registry import registries
+from rlcore import errors, hookspecs
+from rlcore.components import Dropped, describe_error
+from rlcore.errors import InputsError, PluginError, RLCoreError
+from rlcore.logging import get_logger
+from rlcore.plugins.builtin import published
+from rlcore.plugins.discovery import Refused, check_arguments
+from rlcore.plugins.metadata import is_on
+from rlcore.plugins.registry import all_registries, describe_source, registries
 from rlcore.profiling import phase
 from rlcore.safe_text import show
 
 if TYPE_CHECKING:
-    from rlcore.protocols import RunView
+    from rlcore.protocols import ParallelFiles, Processes, RunView, Uploader
     from rlcore.types import Trajectories
+
+
+_log = get_logger("rlcore")
+
+
+class Fence:
+    """The parts of plugins that were disabled in one run, which closing summaries list."""
+
+    def __init__(self) -> None:
+        self.dropped: list[Dropped] = []
+        self._num_reported = 0
+
+    @contextmanager
+    def around(
+        self, plugin: str, what: str, step: int, *, event: str, drop: Callable[[BaseException], object] | None = None
+    ) -> Iterator[None]:
+        """Let an error of the block disable a part of a plugin, but not end the run.
+
+        Args:
+            plugin: the name of the plugin.
+            what: the hook or method that the block calls.
+            step: number of the step.
+            event: the message.
+            drop: called with the error, to leave that part out of the rest of the run.
+
+        Raises:
+            PluginError: instead, if RLCORE_STRICT_PLUGINS is set.
+        """
+        try:
+            yield
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
+            self.drop(plugin, what, step, error, event=event)
+            if drop is not None:
+                drop(error)
+
+    def drop(self, plugin: str, what: str, step: int, error: BaseException, *, event: str) -> None:
+        """Record and log, as `event`, that a part of a plugin is disabled for the rest of the run.
+
+        Raises:
+            PluginError: instead, if RLCORE_STRICT_PLUGINS is set.
+        """
+        reason = describe_error(error)
+        if is_on(os.environ, "RLCORE_STRICT_PLUGINS"):
+            raise PluginError(f"{plugin}: {what} raised {reason}") from error
+        self.dropped.append(Dropped(plugin, what, step, reason))
+        _log.error(event, plugin=plugin, during=what, error=reason, exc_info=error)
+
+    def take_unreported(self) -> list[Dropped]:
+        """Return the entries that no closing summary has listed yet, and mark them as listed."""
+        unreported, self._num_reported = self.dropped[self._num_reported :], len(self.dropped)
+        return unreported
+
+
+def one_by_one(hooks: pluggy.PluginManager, hook: str) -> list[tuple[str, Callable[..., list[Any]]]]:
+    """Return, for each plugin that implements `hook`, its name and a function that calls it, in registration order."""
+    everyone = list(hooks.get_plugins())
+    implementers = [each.plugin for each in getattr(hooks.hook, hook).get_hookimpls()]
+    return [
+        (
+            hooks.get_name(own) or repr(own),
+            hooks.subset_hook_caller(hook, [other for other in everyone if other is not own]),
+        )
+        for own in implementers
+    ]
+
+
+def first_result(hook: str, **arguments: Any) -> Any:
+    """Return the first result other than None of a hook; None if there is none.
+
+    Implementations are asked in the order of pluggy: those marked `tryfirst`, then the one registered last.
+
+    Raises:
+        RLCoreError: an implementation raised it; a PluginError, if it raised anything else.
+    """
+    for plugin, call in reversed(one_by_one(all_registries().discovery.hooks, hook)):
+        try:
+            results = call(**arguments)
+        except RLCoreError:
+            raise
+        except Exception as error:
+            raise PluginError(f"{plugin}: {hook} raised {describe_error(error)}") from error
+        if results:
+            return results[0]
+    return None
 
 
 HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("on_"))
@@ -80,7 +171,7 @@ class Observers:
     Args:
         hooks: hooks of the plugins; those of this process if omitted.
         fence: records which observers were disabled.
-        idle: dists whose observers are not called, because the run does not use them.
+        idle: plugins, as `dist:entry-point`, whose observers are not called, because the run does not use them.
         own: observers that the user passed as objects, by the name that messages use; called after the plugins.
 
     Raises:
@@ -99,8 +190,7 @@ class Observers:
         self.fence = fence or Fence()
         # The plugin that was registered last is called first, as in pluggy.
         self._observers: dict[str, list[tuple[str, Callable[..., Any]]]] = {
-            hook: [each for each in one_by_one(hooks, hook)[::-1] if each[0].partition(":")[0] not in idle]
-            for hook in HOOKS
+            hook: [each for each in one_by_one(hooks, hook)[::-1] if each[0] not in idle] for hook in HOOKS
         }
         self._own = set[str]()
         for name, each in own.items():
@@ -168,3 +258,68 @@ class Observers:
         fence = self.fence.around(plugin, hook, step, event="observer_dropped", drop=disable)
         with fence, phase("hooks"), phase(plugin):
             call(**arguments)
+
+
+def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
+    """Return the plugins, as `dist:entry-point`, that a run does not use, because the options are not set.
+
+    Args:
+        options: values of options of the core that published plugins implement, such as `run.profile`.
+        where: file or call that contains them, for errors.
+
+    Raises:
+        ConfigError: an option is set, and its plugin is not installed, is disabled or failed to load.
+    """
+    for option, value in options.items():
+        if value:
+            require_provider(option, value, where)
+    idle = (published("options")[option] for option, value in options.items() if not value)
+    return {f"{one.dist}:{one.plugin}" for one in idle}
+
+
+def find_uploader(repo: str, where: str) -> Uploader:
+    """Return what uploads a trained model to `repo`; raise ConfigError if no loaded plugin does."""
+    return cast("Uploader", _provided("find_uploader", "run.push_to_hub", repo, where))
+
+
+def find_parallel_files(where: str) -> ParallelFiles:
+    """Return what writes and reads tensors in parallel; raise ConfigError if no loaded plugin does."""
+    return cast("ParallelFiles", _provided("find_parallel_files", "checkpoint.format", "dcp", where))
+
+
+def find_processes(where: str, processes: int, cluster: Any) -> Processes:
+    """Return what starts the processes of a run; raise ConfigError if no loaded plugin does."""
+    option, value = ("run.cluster", cluster) if cluster else ("run.processes", processes)
+    return cast("Processes", _provided("find_processes", option, value, where, cluster=cluster))
+
+
+def _provided(hook: str, option: str, value: Any, where: str, **arguments: Any) -> Any:
+    """Return the first result of the hook that an option of the core needs.
+
+    Raises:
+        ConfigError: no loaded plugin has one.
+    """
+    found = first_result(hook, **arguments)
+    if found is None:
+        require_provider(option, value, where)
+        raise errors.ConfigError(f"{where}: {option} = {value!r}: no plugin has a result of the hook {hook} for it")
+    return found
+
+
+def describe_provider(kind: str, name: str) -> str:
+    """Return which dist a published component comes with, and how to install it, as the end of a sentence."""
+    return describe_source(published(kind)[name], registries().discovery.plugins)
+
+
+def require_provider(option: str, value: Any, where: str) -> None:
+    """Check that the published plugin which implements an option of the core is in use.
+
+    Raises:
+        ConfigError: it is not installed, is disabled or failed to load.
+    """
+    source, plugins = published("options")[option], registries().discovery.plugins
+    providers = [one for one in plugins if one.dist == source.dist and source.plugin in {"", one.name}]
+    if any(plugin.is_loaded for plugin in providers):
+        return
+    reason = f" ({providers[0].reason})" if providers and providers[0].reason else ""
+    raise errors.ConfigError(f"{where}: {option} = {value!r}: {describe_source(source, plugins)}{reason}")

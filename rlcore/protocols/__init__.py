@@ -1,10 +1,11 @@
 """The interfaces of components, by kind; a component implements one by having its methods, not by inheriting."""
 
 from rlcore.protocols.algorithms import OptimizerBuilder, RolloutStore, Sampler, SchedulerBuilder, Trainer
-from rlcore.protocols.decoders import Decoder, DecoderRequest, DecodeStep
-from rlcore.protocols.environments import Environment, EnvironmentFactory, EpisodePlayer, Step, Turn
 from rlcore.protocols.learners import (
     Architecture,
+    Decoder,
+    DecoderRequest,
+    DecodeStep,
     Head,
     HeadBuilder,
     Learner,
@@ -17,16 +18,20 @@ from rlcore.protocols.learners import (
     Trunk,
 )
 from rlcore.protocols.pipeline import (
+    Environment,
+    EnvironmentFactory,
+    EpisodePlayer,
     PreviewPipeline,
     PromptPipeline,
     RowStream,
     SamplePipeline,
     SourcePipeline,
+    Step,
     Tokenizer,
+    Turn,
 )
 from rlcore.protocols.run_views import Command, Logger, RunView
-from rlcore.protocols.services import ParallelFiles, Processes, StagedFiles, Uploader
-from rlcore.protocols.sharding import Divisible, Sharding
+from rlcore.protocols.sharding import Divisible, ParallelFiles, Processes, Sharding, StagedFiles, Uploader
 
 __all__ = [
     "Architecture", "Command", "DecodeStep", "Decoder", "DecoderRequest", "Divisible", "Environment",

@@ -1,16 +1,25 @@
-"""Strategies that divide a model among processes, and what a learner offers so that they can."""
+"""Strategies that divide a model among processes, and what a learner offers so that they can.
+
+Also in this file: what implements options of the core that need a package: `run.push_to_hub`, `run.processes`,
+`checkpoint.format`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from rlcore.protocols.learners import Learner
+
+if TYPE_CHECKING:
+    from rlcore.ranks import Ranks, Watchdog
+    from rlcore.settings import TrainConfig
 
 
 class Sharding(Protocol):
@@ -100,7 +109,7 @@ class Divisible(Protocol):
 
     A strategy trains a copy of `module`, of which each process keeps a part, and passes these parts to `use_shards`.
     From then on `module` runs without gradients: `gather` completes its weights, and `drop` frees them. A learner whose
-    weights are those of `module` inherits all methods but `blocks` from `rlcore.sharding.divided.DividedModule`.
+    weights are those of `module` inherits all methods but `blocks` from `rlcore.sharding.whole.DividedModule`.
     """
 
     def check_divisible(self, strategy: str) -> None:
@@ -170,7 +179,7 @@ class Divisible(Protocol):
         """Return a context in which the processes that pass `here` write the weights; collective.
 
         They call `save_pretrained`, or `export` where `merged` is true, inside `TensorStream.finishing` of what the
-        context yields (`rlcore.sharding.divided.TensorStream`). The others join in assembling the tensors.
+        context yields (`rlcore.sharding.whole.TensorStream`). The others join in assembling the tensors.
 
         Args:
             further: parts of other tensors that are written afterwards, with `TensorStream.take`.
@@ -196,5 +205,140 @@ class Divisible(Protocol):
 
         Every process iterates to the end, because divided weights are gathered one after another. This is what
         samplers in other processes load.
+        """
+        ...
+
+
+class Uploader(Protocol):
+    """Uploads trained models, for `run.push_to_hub` and `result.push_to_hub`; a module may be one."""
+
+    def check(self, repo: str, where: str) -> None:
+        """Check before a run that its model can be uploaded to a repository after it.
+
+        Args:
+            repo: `user/name`.
+            where: name of the configuration, for errors.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        ...
+
+    def push(
+        self, folder: Path, repo: str, *, run: Path | None, private: bool | None, token: str | None,
+        revision: str | None,
+    ) -> str:  # fmt: skip
+        """Upload a model's folder and return the URL.
+
+        Args:
+            folder: the model's folder.
+            repo: `user/name`; created if it does not exist.
+            run: the run's folder, for messages.
+            private: whether a repository that is created is private; None leaves that to the hub.
+            token: access token; None for that of the environment.
+            revision: branch to push to.
+
+        Raises:
+            HubError: the hub cannot be reached, or refuses the upload.
+        """
+        ...
+
+
+class ParallelFiles(Protocol):
+    """Writes and reads the tensors of which each process keeps rows (`DTensor`), as folders; a module may be one."""
+
+    def check_shared(self, folder: Path, ranks: Ranks) -> None:
+        """Check before a run that every process sees the folder in which process 0 writes; collective.
+
+        Args:
+            folder: the run's folder.
+            ranks: this process's place among the others.
+
+        Raises:
+            ConfigError: a process does not see it.
+        """
+        ...
+
+    def stage(
+        self, folder: Path, ranks: Ranks, *, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
+    ) -> StagedFiles:
+        """Write what each process keeps of weights and of other tensors to a temporary folder; collective.
+
+        Args:
+            folder: the temporary folder.
+            ranks: this process's place among the others.
+            weights: by name, what this process keeps of each weight; empty if they are written elsewhere.
+            state: likewise of other tensors, such as moments of the optimizer.
+        """
+        ...
+
+    def read(self, folder: Path) -> Mapping[str, Any]:
+        """Return the tensors in a folder by name, each read when it is indexed (`rlcore.sharding.tensor_file`).
+
+        Args:
+            folder: a folder that was staged and moved.
+
+        Raises:
+            CheckpointError: the folder cannot be read.
+        """
+        ...
+
+
+class StagedFiles(Protocol):
+    """Folders of tensors that are written and not yet part of a checkpoint."""
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether weights are among them."""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether other tensors are among them."""
+
+    @property
+    def entries(self) -> Mapping[str, Mapping[str, Any]]:
+        """Path in the checkpoint → entry in its manifest, of every file in the folders."""
+
+    def move(self, checkpoint: Path) -> None:
+        """Move the folders into that of a checkpoint, or raise what kept them from being written.
+
+        Args:
+            checkpoint: the folder of the checkpoint.
+        """
+
+    def remove(self) -> None:
+        """Delete what has not been moved."""
+
+
+class Processes(Protocol):
+    """Starts the processes of a run, and watches those of any launcher; a module may be one."""
+
+    def start(self, processes: int, words: Sequence[str]) -> int:
+        """Run `rlcore *words` in several processes, on this machine or a cluster, and return the exit code.
+
+        Args:
+            processes: their number, `run.processes`.
+            words: the arguments of the command.
+        """
+        ...
+
+    def accept_launch(self, config: TrainConfig) -> None:
+        """Prepare for what the launcher of this process was told, before the process meets the others.
+
+        Args:
+            config: the configuration of the run.
+
+        Raises:
+            RanksError: the launcher was told to do what the options of the run do not do.
+        """
+        ...
+
+    def watch(self, rank: int, world: int, timeout_s: float) -> Watchdog:
+        """Return what notices and explains that a process of the run hangs or has ended.
+
+        Args:
+            rank: index of this process.
+            world: number of processes.
+            timeout_s: seconds for which a process may be waited for.
         """
         ...

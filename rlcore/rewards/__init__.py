@@ -8,8 +8,7 @@ from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
     from rlcore.rewards.calls import CallTooLong, call_within
-    from rlcore.rewards.combine import RewardBatch, Rewards
-    from rlcore.rewards.score import Scored
+    from rlcore.rewards.combine import RewardBatch, Rewards, Scored
 
 __all__ = [
     "CallTooLong",
@@ -20,10 +19,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rlcore.rewards.combine": ("RewardBatch", "Rewards"),
+    "rlcore.rewards.combine": ("RewardBatch", "Rewards", "Scored"),
     "rlcore.rewards.calls": ("CallTooLong", "call_within"),
-    "rlcore.rewards.score": ("Scored",),
-    "rlcore.rewards.trl_functions": ("trl_reward",),  # which has moved
 }
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

@@ -15,7 +15,7 @@ from torch import Tensor
 from rlcore.data.user_code import bound_names, parameters_of
 from rlcore.errors import DataError, RewardError
 from rlcore.logging import get_logger
-from rlcore.plugins.fence import first_result
+from rlcore.plugins.observers import first_result
 from rlcore.types import RESERVED_COLUMNS, Prompt
 
 log = get_logger("rewards")

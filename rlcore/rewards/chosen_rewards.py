@@ -14,12 +14,11 @@ from typing import Any
 import attrs
 
 from rlcore.components import REWARD_KEYS
-from rlcore.config.paths import existing_path
+from rlcore.config.yaml_files import existing_path
 from rlcore.data.user_code import load_reference
 from rlcore.errors import DataError, UnknownReward
-from rlcore.plugins.choice import Choice, Chooser, check_keys
+from rlcore.plugins.choice import Choice, Chooser, Wrapping, check_keys
 from rlcore.plugins.registry import registries
-from rlcore.plugins.wrappers import Wrapping
 from rlcore.safe_text import is_secret, show
 
 FORMS = (

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from rlcore.plugins.providers import find_parallel_files
+from rlcore.plugins.observers import find_parallel_files
 
 SUFFIX = ".dcp"
 """Suffix of the folder in which tensors are that a file with the suffix `.safetensors` has otherwise."""

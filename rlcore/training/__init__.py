@@ -11,11 +11,10 @@ from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
     from rlcore.data.order import Order, OrderedRows
-    from rlcore.dropout import disable_dropout, eval_mode
-    from rlcore.optim.batches import Meter, micro_batches, minibatches, put_through, validate
-    from rlcore.optim.updater import Loss, Updater
-    from rlcore.rewards.score import Scored
-    from rlcore.sharding.divided import by_block
+    from rlcore.ops import disable_dropout, eval_mode
+    from rlcore.optim.updater import Loss, Meter, Updater, micro_batches, minibatches, put_through, validate
+    from rlcore.rewards.combine import Scored
+    from rlcore.sharding.whole import by_block
     from rlcore.training.evaluate import measure_outputs, summarise
     from rlcore.training.rollout import MemoryStore
     from rlcore.training.rollout_stats import gather_round, rollout_metrics, warn_of_bias
@@ -49,16 +48,13 @@ __all__ = [
 
 _HOMES = {
     "rlcore.data.order": ("Order", "OrderedRows"),
-    "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),  # which have moved
-    "rlcore.dropout": ("disable_dropout", "eval_mode"),
-    "rlcore.optim.batches": ("Meter", "micro_batches", "minibatches", "put_through", "validate"),
-    "rlcore.optim.updater": ("Loss", "Updater"),
-    "rlcore.rewards.score": ("Scored",),
-    "rlcore.sharding.divided": ("by_block",),
+    "rlcore.ops": ("disable_dropout", "eval_mode"),
+    "rlcore.optim.updater": ("Loss", "Meter", "Updater", "micro_batches", "minibatches", "put_through", "validate"),
+    "rlcore.rewards.combine": ("Scored",),
+    "rlcore.sharding.whole": ("by_block",),
     "rlcore.training.evaluate": ("measure_outputs", "summarise"),
     "rlcore.training.rollout_stats": ("gather_round", "rollout_metrics", "warn_of_bias"),
     "rlcore.training.run": ("Run",),
-    "rlcore.training.stale_weights": ("check_logprob_gap", "rollout_health"),  # which has moved
     "rlcore.training.rollout": ("MemoryStore",),
     "rlcore.types": ("stack_groups", "stack_samples"),
 }

@@ -20,19 +20,19 @@ from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
 from rlcore.loggers import main_metrics
 from rlcore.logging import check_environment, get_logger
-from rlcore.plugins.providers import find_uploader
+from rlcore.plugins.metadata import configured
+from rlcore.plugins.observers import find_uploader
 from rlcore.plugins.registry import all_registries
-from rlcore.plugins.switches import configured
 from rlcore.protocols import Policy
 from rlcore.safe_text import shorten, visible
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
-from rlcore.sharding.divided import streaming
+from rlcore.sharding.whole import streaming
 from rlcore.training.build import Assembly, assemble
-from rlcore.training.eval_grid import refuse_sweeps, sweeps_in
+from rlcore.training.evaluate import refuse_sweeps, sweeps_in
 from rlcore.training.inputs import DATA_INPUTS, Inputs, observers_by_name, split_loggers
 from rlcore.training.loop import fit
 from rlcore.training.run import Run
-from rlcore.training.run_environment import with_tools
+from rlcore.training.run_components import with_tools
 from rlcore.types import Metrics
 
 log = get_logger("api")

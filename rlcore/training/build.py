@@ -10,38 +10,45 @@ import attrs
 
 from rlcore.checkpoints.claim import Claim, RunLock, claim
 from rlcore.checkpoints.identity import check_identity, explain_missing_plugins, record_processes, versions_of
-from rlcore.checkpoints.rng import seed_dropout, seed_everything
 from rlcore.checkpoints.run_folder import RunDir
+from rlcore.checkpoints.state import seed_dropout, seed_everything
 from rlcore.components import Component
 from rlcore.config import Problems, evolve, unstructure
 from rlcore.errors import ConfigError, InputsError
 from rlcore.loggers import Loggers
 from rlcore.optim.optimization import Optimizers
-from rlcore.plugins.choice import Choice, Chooser
-from rlcore.plugins.fence import first_result
-from rlcore.plugins.observers import Observers
-from rlcore.plugins.providers import find_uploader, idle_providers
+from rlcore.plugins.choice import Choice, Chooser, Wrapping
+from rlcore.plugins.observers import Observers, find_uploader, first_result, idle_providers
 from rlcore.plugins.registry import all_registries, registries
-from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Trainer
-from rlcore.ranks import Ranks
-from rlcore.ranks.environment import check_processes
+from rlcore.ranks import Ranks, check_processes
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.check_functions import check_functions
-from rlcore.training.check_trainer import check_built, check_declared
-from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_plugins, agree_on_weights
-from rlcore.training.eval_grid import eval_samplings
-from rlcore.training.evaluate import check_evaluation
+from rlcore.training.consensus import (
+    agree_on_configuration,
+    agree_on_identity,
+    agree_on_plugins,
+    agree_on_weights,
+    draws_by_rank,
+    identify,
+)
+from rlcore.training.evaluate import check_evaluation, eval_samplings
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.models import Models
 from rlcore.training.progress import Closing, Progress
 from rlcore.training.resume import Saver
 from rlcore.training.run import Run
-from rlcore.training.run_components import Chosen, choose, other_trainer
+from rlcore.training.run_components import (
+    Chosen,
+    check_built,
+    check_declared,
+    choose,
+    open_player,
+    other_trainer,
+    with_rows,
+)
 from rlcore.training.run_data import RunData
-from rlcore.training.run_environment import open_player, with_rows
-from rlcore.training.run_identity import draws_by_rank, identify
 from rlcore.training.run_sampling import Sampling
 
 

@@ -13,9 +13,7 @@ import attrs
 from rlcore.errors import InputsError
 from rlcore.logging import get_logger
 from rlcore.plugins.builtin import published
-from rlcore.plugins.fence import first_result
-from rlcore.plugins.observers import check_observer
-from rlcore.plugins.providers import describe_provider
+from rlcore.plugins.observers import check_observer, describe_provider, first_result
 from rlcore.safe_text import show
 
 log = get_logger("inputs")

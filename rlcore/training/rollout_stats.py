@@ -8,7 +8,7 @@ import torch
 from rlcore.errors import RewardError
 from rlcore.logging import get_logger
 from rlcore.ranks import Ranks
-from rlcore.rewards.score import Scored
+from rlcore.rewards.combine import Scored
 from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 

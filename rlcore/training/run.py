@@ -18,7 +18,7 @@ from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
 from rlcore.protocols import Learner, Policy, RolloutStore, SequenceScorer, Sharding
 from rlcore.ranks import Ranks
-from rlcore.rewards.score import Scored
+from rlcore.rewards.combine import Scored
 from rlcore.settings import OptimizerConfig, TrainConfig
 from rlcore.training.models import Models
 from rlcore.training.progress import Closing, Progress

@@ -1,27 +1,121 @@
 """Choose all components of a run from its configuration, each with its options checked.
 
 If the user names no trainer, it is the one whose class attribute `default_for` fits the given inputs best.
+
+Also in this file: check that a trainer has the form of `rlcore.protocols.Trainer` before its first step; the
+environment of a run: chosen by name or passed as an object, and played by the package that plays episodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rlcore.components import Component
 from rlcore.config import Problems
-from rlcore.errors import InputsError, PluginError, UnknownTrainer
+from rlcore.errors import ConfigError, InputsError, PluginError, UnknownTrainer
 from rlcore.plugins.builtin import published
-from rlcore.plugins.choice import Choice, Chooser
+from rlcore.plugins.choice import Choice, Chooser, Wrapping
+from rlcore.plugins.observers import first_result, require_provider
 from rlcore.plugins.registry import Registry, registries
-from rlcore.plugins.wrappers import Wrapping
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.safe_text import show
 from rlcore.settings import TrainConfig
-from rlcore.training.inputs import Inputs, refuse_descriptions
-from rlcore.training.run_environment import choose_environment, reward_forms
+from rlcore.training.inputs import DATA_INPUTS, Inputs, refuse_descriptions
+
+if TYPE_CHECKING:
+    from rlcore.protocols import EpisodePlayer
+
+
+REWARD = "environment"
+"""Name of the registered reward that passes on what the environment gave."""
+OPTION = "data.environment"
+
+
+def with_tools(environment: Any, tools: Any) -> Any:
+    """Return the environment of a run to which a program passed `tools`: the environment `tools` with these functions.
+
+    Raises:
+        InputsError: an environment is passed as well.
+    """
+    if tools is None:
+        return environment
+    if environment is not None:
+        raise InputsError("environment and tools: pass one of them; an environment declares its own tools")
+    return {"name": "tools", "functions": tools}
+
+
+def choose_environment(inputs: Inputs, chooser: Chooser, where: str) -> Choice | None:
+    """Look up the environment that a name or a mapping refers to; None for an object of the user's own, and for none.
+
+    Raises:
+        ConfigError: the package that plays episodes is missing.
+        UnknownEnvironment: no plugin registered the name.
+    """
+    given = inputs.environment
+    if given is None:
+        return None
+    refuse_descriptions(given, OPTION)
+    require_provider(OPTION, given.get("name") if isinstance(given, Mapping) else given, where)
+    known = registries().environments
+    if isinstance(given, str) and ":" in given and given not in known:  # module:attribute
+        return None
+    return chooser.named(known, given, OPTION) if isinstance(given, str | Mapping) else None
+
+
+def reward_forms(inputs: Inputs) -> Any:
+    """Return the reward functions of a run, the environment's reward among them if there is one."""
+    given = inputs.reward_fn
+    if inputs.environment is None or REWARD not in registries().rewards or _names_reward(given):
+        return given
+    if given is None:
+        return REWARD
+    if isinstance(given, Mapping) and "fn" not in given and given.get("name") not in registries().rewards:
+        return given if REWARD in given else {**given, REWARD: REWARD}
+    several = isinstance(given, (list, tuple)) and not (len(given) == 2 and isinstance(given[1], (int, float)))
+    entries = list(given) if several else [given]
+    return entries if any(map(_names_reward, entries)) else [*entries, REWARD]
+
+
+def _names_reward(entry: Any) -> bool:
+    if isinstance(entry, Mapping):
+        entry = entry.get("fn", entry.get("name"))
+    elif isinstance(entry, (list, tuple)) and len(entry) == 2:
+        entry = entry[0]
+    return isinstance(entry, str) and entry == REWARD
+
+
+def open_player(choice: Choice | None, inputs: Inputs, config: TrainConfig) -> EpisodePlayer:
+    """Return what plays the episodes of a run.
+
+    Raises:
+        ConfigError: no plugin plays episodes, or the environment or `data.episodes` cannot be used.
+    """
+    environment = inputs.environment if choice is None else choice.build()
+    player: EpisodePlayer | None = first_result("play_environment", environment=environment, config=config)
+    if player is None:
+        raise ConfigError(f"{OPTION}: no plugin plays episodes")
+    return player
+
+
+def with_rows(inputs: Inputs, player: EpisodePlayer) -> Inputs:
+    """Return the inputs with the rows of the environment where the user gave no prompts, or none to evaluate on.
+
+    Raises:
+        InputsError: there are no prompts, and the environment has no rows of its own.
+    """
+    inputs = attrs.evolve(inputs, reward_fn=reward_forms(inputs))
+    rows = player.rows("train") if inputs.prompts is None else inputs.prompts
+    if rows is None:
+        raise InputsError(
+            f"{OPTION}: the environment has no rows of its own, so give prompts: rows that its reset(row, seed=...) "
+            "receives, such as prompts=[{'level': 1}, {'level': 2}]"
+        )
+    held_out = player.rows("eval") if inputs.eval_prompts is None else inputs.eval_prompts
+    return attrs.evolve(inputs, prompts=rows, eval_prompts=held_out)
+
 
 MODEL_KEYS = ("path", "architecture", "tokenizer")
 PIPELINES = {"prompt_pipeline": "prompts", "sample_pipeline": "samples"}
@@ -246,3 +340,52 @@ def _choices(everyone: Sequence[Candidate]) -> str:
     """List which inputs call for which trainer, each as `input and input ('trainer')`."""
     fits = sorted((each for each in everyone if each.fits), key=lambda each: each.weight, reverse=True)
     return " or ".join(f"{' and '.join(each.fits)} ('{each.name}')" for each in fits)
+
+
+METHODS = ("steps", "policy", "state_dict", "load_state_dict")
+BUDGETS = ("steps", "epochs", "time_s")
+
+
+def check_declared(component: Component[Any], trainer_type: Any) -> None:
+    """Check the class attributes of a trainer: `needs`, `default_for`, `headline` and `default_budget`.
+
+    Raises:
+        PluginError: an attribute is missing or has another form than `rlcore.protocols.Trainer` describes.
+    """
+    needs = getattr(trainer_type, "needs", None)
+    if not isinstance(needs, (tuple, list)) or any(name not in DATA_INPUTS for name in needs):
+        raise PluginError(
+            f'{component}: needs = {needs!r}: must be a tuple of inputs, such as ("reward_fn", "prompts"), among '
+            f"{', '.join(DATA_INPUTS)}"
+        )
+    default_for = getattr(trainer_type, "default_for", ())
+    if not isinstance(default_for, (tuple, list)) or any(name not in DATA_INPUTS for name in default_for):
+        raise PluginError(
+            f'{component}: default_for = {default_for!r}: must be a tuple of inputs, such as ("samples",), among '
+            f"{', '.join(DATA_INPUTS)}"
+        )
+    headline = getattr(trainer_type, "headline", ())
+    if not isinstance(headline, (tuple, list)) or any(not isinstance(e, str) or e.split() != [e] for e in headline):
+        raise PluginError(
+            f'{component}: headline = {headline!r}: must be a tuple of the names of metrics, such as ("reward/mean", '
+            '"kl/"), without spaces'
+        )
+    budget = getattr(trainer_type, "default_budget", None)
+    if not isinstance(budget, Mapping) or any(name not in BUDGETS for name in budget):
+        raise PluginError(
+            f'{component}: default_budget = {budget!r}: must be a mapping such as {{"steps": 100}}, with keys among '
+            f"{', '.join(BUDGETS)}"
+        )
+
+
+def check_built(component: Component[Any], trainer: Any) -> None:
+    """Check that a trainer has the methods of `rlcore.protocols.Trainer` and that `policy()` returns one.
+
+    Raises:
+        PluginError: a method is missing, or `policy()` returned None.
+    """
+    missing = [name for name in METHODS if not callable(getattr(trainer, name, None))]
+    if missing:
+        raise PluginError(f"{component} has no method {missing[0]}(); a trainer has {', '.join(METHODS)}")
+    if trainer.policy() is None:
+        raise PluginError(f"{component}: policy() returned None; return the policy that run.build() returned")

@@ -15,13 +15,12 @@ from rlcore.errors import Diverged
 from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import Divisible, Sampler
 from rlcore.ranks import Ranks
-from rlcore.rewards.score import Scored, Scorer
+from rlcore.rewards.combine import Scored, Scorer
 from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore.training.models import Models
 from rlcore.training.progress import Progress
-from rlcore.training.rollout import collect, overlaps
-from rlcore.training.rollout_log import Rollouts
+from rlcore.training.rollout import Rollouts, collect, overlaps
 from rlcore.training.run_data import RunData
 from rlcore.types import Episodes, Prompt, Trajectories, to_device
 

@@ -10,7 +10,7 @@ import pytest
 from claiming import build, claimed, left_in, make_run
 from kill_points import killed_at
 
-from rlcore.checkpoints.durability import set_aside
+from rlcore.checkpoints.run_folder import set_aside
 from rlcore.errors import CheckpointError, ConfigError, RunInUse
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.checkpoints.rng import capture_rng, restore_rng
-from rlcore.checkpoints.state import load_state, save_state
+from rlcore.checkpoints.state import capture_rng, load_state, restore_rng, save_state
 from rlcore.errors import CheckpointError
 
 

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from rlcore.checkpoints.durability import ASIDE, REPLACED, recover, set_aside
-from rlcore.checkpoints.run_folder import RunDir, is_run, open_folder, resumes
+from rlcore.checkpoints.run_folder import ASIDE, REPLACED, RunDir, is_run, open_folder, recover, resumes, set_aside
 from rlcore.errors import ConfigError, RunExists
 from rlcore.loggers.jsonl import JsonLines, JsonlLogger
 

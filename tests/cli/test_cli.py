@@ -302,7 +302,7 @@ def test_errors_and_wrong_usage_print_no_control_characters_and_no_secrets(run: 
         (["train", "run.yaml", "--api_key\x1b[2J=s3cret"], {}, 2),
         (["train", "run.yaml", "--api_key\x1b[2J", "s3cret"], {}, 2),
         (["train", "run\x1b[2J.yaml"], {"RLCORE_DEBUG": "1"}, 1),
-        (["doctor", "--config", "run.yaml"], {}, 0),
+        (["doctor", "--config", "run.yaml"], {}, 1),
     ]
     for words, environment, code in calls:
         done = run(*words, **environment)

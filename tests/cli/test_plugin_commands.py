@@ -226,9 +226,9 @@ def test_commands_are_never_wrapped(reporting: Site) -> None:
 
 
 def test_a_command_of_a_published_plugin_that_takes_no_part_names_the_plugin(site: Site) -> None:
-    done = site.python("-m", "rlcore", "plan", "run.yaml", RLCORE_DISABLE_PLUGINS="rlcore-plan")
+    done = site.python("-m", "rlcore", "plan", "run.yaml", RLCORE_DISABLE_PLUGINS="rlcore-tools")
     assert (done.returncode, done.stdout) == (2, "")
-    said = "no command is called 'plan'. 'plan' comes with rlcore-plan, which is installed, but disabled"
+    said = "no command is called 'plan'. 'plan' comes with rlcore-tools, which is installed, but disabled"
     assert done.stderr.splitlines()[-1] == f"rlcore: error: {said}"
 
 
@@ -240,7 +240,8 @@ def test_a_command_that_is_not_installed_is_named_with_the_package_to_install(si
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines()[-1] == (
             f"rlcore: error: rlcore {command} is a command of rlcore-tools: pip install rlcore-tools "
-            "(in a clone of rlcore: pip install ./plugins/rlcore_transformers ./plugins/rlcore_tools)"
+            "(in a clone of rlcore: pip install ./plugins/rlcore_shard ./plugins/rlcore_transformers "
+            "./plugins/rlcore_tools)"
         )
 
 

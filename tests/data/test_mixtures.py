@@ -10,7 +10,6 @@ import pytest
 from rlcore.errors import CheckpointError, DataError
 from rlcore.settings import DataConfig
 from rlcore.training import Order
-from rlcore_preferences.preferences import build_preferences
 from rlcore_testing.small import LETTERS
 from rlcore_transformers.data.mixed_streams import open_mixed_stream
 from rlcore_transformers.data.mixture_sources import parse_mixture
@@ -18,6 +17,7 @@ from rlcore_transformers.data.mixtures import MixedRows
 from rlcore_transformers.data.pipelines import PROMPTS, SAMPLES
 from rlcore_transformers.data.samples import build_samples
 from rlcore_transformers.data.sources import load_source
+from rlcore_transformers.preferences.preferences import build_preferences
 
 A = [{"prompt": "a" * k, "output": "x"} for k in range(1, 11)]
 B = [{"prompt": "b" * k, "output": "y"} for k in range(1, 5)]

@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerFast
 
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
-from rlcore_preferences.preferences import build_preferences
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.preferences.preferences import build_preferences
 
 PLAIN = DataConfig()
 CHATS = [[{"role": "user", "content": "why ?"}], [{"role": "user", "content": "the cat"}]]

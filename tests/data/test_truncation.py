@@ -7,10 +7,10 @@ import itertools
 
 import pytest
 
-from rlcore.data.truncation import check_parts
+from rlcore.data.text import check_parts
 from rlcore.errors import DataError
 from rlcore.types import Sample
-from rlcore_preferences.preferences import Pair
+from rlcore_transformers.preferences.preferences import Pair
 
 LIMITS = [0, 2, 3, 4]
 """0 is no limit."""

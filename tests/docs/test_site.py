@@ -108,7 +108,7 @@ IN_OTHER_WORDS = [
     ("my own reward function", "Data and rewards"), ("run out of memory", "Memory"), ("log to wandb", "Loggers"),
     ("save the best checkpoint", "Run folders"), ("how do I use LoRA", "Fine-tune a chat model with LoRA"),
     ("cuda oom", "Memory"), ("search hyperparameters", "Sweeps"),
-    ("feedback of humans", "rlcore-human"), ("how to install", "rlcore"), ("apple mac", "On a GPU"),
+    ("feedback of humans", "rlcore-rewards"), ("how to install", "rlcore"), ("apple mac", "On a GPU"),
 ]  # fmt: skip
 """What people type that is no subject, nor a part of one, with the page that answers it."""
 
@@ -121,7 +121,7 @@ def test_search_finds_the_page_of_what_people_look_for_among_the_first_three(tab
         ("publish a plugin", "Publish a plugin"), ("KL", "Algorithms"), ("export model", "Run folders"),
         ("multiple GPUs", "Several processes and machines"), ("tool calls", "Environments and tools"),
         ("custom reward", "Data and rewards"),
-        ("OOM", "Memory"), ("hyperparameter search", "Sweeps"), ("human feedback", "rlcore-human"), *IN_OTHER_WORDS,
+        ("OOM", "Memory"), ("hyperparameter search", "Sweeps"), ("human feedback", "rlcore-rewards"), *IN_OTHER_WORDS,
     ]  # fmt: skip
     for words, title in wanted:
         tab.goto("index.html")

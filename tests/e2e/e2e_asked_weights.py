@@ -22,8 +22,8 @@ from rlcore import hookimpl
 from rlcore.plugins.registry import registries
 from rlcore.profiling import running
 from rlcore.training.api import train_from_config
-from rlcore_vllm import weights
-from rlcore_vllm.rows import stack_rows
+from rlcore_engines.vllm import weights
+from rlcore_engines.vllm.vllm_rows import stack_rows
 
 NAMES = ("held", "streamed", "sampling", "scoring", "passes")
 FOUND: dict[str, list[int]] = {name: [0] for name in NAMES}

@@ -38,7 +38,7 @@ from kill_points import fork, killed_at, states, succeed, wait  # noqa: E402
 
 import rlcore  # noqa: E402
 import rlcore_testing.small  # noqa: E402
-from rlcore.checkpoints.durability import ASIDE, DISCARDED, REPLACED  # noqa: E402
+from rlcore.checkpoints.run_folder import ASIDE, DISCARDED, REPLACED  # noqa: E402
 from rlcore.config import merge  # noqa: E402
 from rlcore.plugins import registry  # noqa: E402
 

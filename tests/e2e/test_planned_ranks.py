@@ -13,9 +13,8 @@ from e2e_processes import run_process, run_ranks
 from planned_models import make_folder, ppo_run, sft_run
 from warm_python import WarmPython
 
-from rlcore_plan.estimate import Estimate, estimate
-from rlcore_plan.round_time import work_of
-from rlcore_plan.wire import of_round, of_step
+from rlcore_tools.plan.estimate import Estimate, estimate
+from rlcore_tools.plan.wire import of_round, of_step, work_of
 
 CHILD = str(Path(__file__).with_name("e2e_live_bytes.py"))
 CLOSE = 0.05

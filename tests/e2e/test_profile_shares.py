@@ -16,8 +16,8 @@ from e2e_scenarios import scenario
 from hand_clock import MS, Clock
 
 import rlcore
-from rlcore_profile import session
-from rlcore_profile.recorder import Profile
+from rlcore_report.profile import session
+from rlcore_report.profile.recorder import Profile
 
 __all__ = ["plugins"]  # a fixture
 

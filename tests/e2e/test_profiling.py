@@ -20,7 +20,7 @@ import rlcore
 from rlcore import profiling
 from rlcore.cli import main
 from rlcore.errors import ConfigError
-from rlcore.plugins import providers
+from rlcore.plugins import observers as providers
 from rlcore.plugins.builtin import Published
 from rlcore_testing.rig.isolate import call_on_two_ranks
 from rlcore_transformers.models.policy import ModelPolicy
@@ -175,11 +175,10 @@ def test_a_run_within_a_profiled_run_has_a_profile_of_its_own(tmp_path: Path) ->
     assert told(tmp_path / "run")["steps"]["last_step"] == 5
 
 
-def test_the_plugin_is_recorded_for_the_runs_it_profiles_and_for_no_other(tmp_path: Path) -> None:
+def test_the_package_of_the_plugin_is_recorded(tmp_path: Path) -> None:
     for name, profile in (("off", False), ("on", True)):
         train("sft_plain", tmp_path, name, {"run": {"steps": 1, "profile": profile}})
-    assert "rlcore-profile" not in said_by(tmp_path / "off")
-    assert said_by(tmp_path / "on")["rlcore-profile"]
+        assert said_by(tmp_path / name)["rlcore-report"]  # which also writes the reports of both
 
 
 def test_a_run_is_not_profiled_without_the_plugin(
@@ -187,9 +186,9 @@ def test_a_run_is_not_profiled_without_the_plugin(
 ) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"run\.profile = True: comes with rlcore-profile, which is installed, but disabled \(.*plugins\.disable",
+        match=r"run\.profile = True: comes with rlcore-report, which is installed, but disabled \(.*plugins\.disable",
     ):
-        train("sft_plain", tmp_path, "run", {**ON, "plugins": {"disable": ["rlcore-profile"]}})
+        train("sft_plain", tmp_path, "run", {**ON, "plugins": {"disable": ["profile"]}})
     monkeypatch.setattr(providers, "published", lambda kind: {"run.profile": Published("acme-profile")})
     with pytest.raises(ConfigError, match="comes with acme-profile, which is not installed: pip install acme-profile"):
         train("sft_plain", tmp_path, "run", ON)

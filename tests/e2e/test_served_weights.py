@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from test_asked_weights import BLOCK, CHILD, CLOSE, HEAD, OUTSIDE, TENSOR, WHOLE
 from warm_python import WarmPython
 
-STAND_IN = Path(__file__).parents[2] / "plugins" / "rlcore_vllm" / "tests"
+STAND_IN = Path(__file__).parents[2] / "plugins/rlcore_engines/tests/vllm"
 
 
 @pytest.mark.nightly

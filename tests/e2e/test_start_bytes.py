@@ -16,7 +16,7 @@ from test_asked_weights import BLOCK, HEAD, OUTSIDE, TENSOR, WHOLE
 from transformers import AutoModelForCausalLM
 from warm_python import WarmPython
 
-from rlcore_plan.estimate import estimate
+from rlcore_tools.plan.estimate import estimate
 
 CHILD = str(Path(__file__).with_name("e2e_start_bytes.py"))
 NORMS = 4 * 2 * 256

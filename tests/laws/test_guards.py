@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 import rlcore
 from rlcore.components import Component
 from rlcore.errors import ConfigError, Diverged, RewardError
-from rlcore.plugins.choice import Choice
-from rlcore.plugins.wrappers import Wrapping
+from rlcore.plugins.choice import Choice, Wrapping
 from rlcore.training.loop import fit
 from rlcore.training.resume import Saver
 

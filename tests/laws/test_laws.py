@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcore import ops
-from rlcore.optim.batches import Meter
+from rlcore.optim.updater import Meter
 from rlcore.types import Trajectories, stack_samples
 
 Make = Callable[..., Any]

@@ -14,7 +14,7 @@ from transformers import GPT2Config
 import rlcore
 from rlcore.cli import main
 from rlcore.loggers import display_row
-from rlcore.training.rollout_log import prompt_columns
+from rlcore.training.rollout import prompt_columns
 from rlcore.types import Prompt
 from rlcore_report.samples_on_page import read_samples
 

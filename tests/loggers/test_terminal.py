@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from rlcore.loggers.terminal import TerminalConsole
+from rlcore.loggers.console import TerminalConsole
 
 EVIL = "a\x1b[2Jb\x9b1mc\x1b]0;title\x07"
 

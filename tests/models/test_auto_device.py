@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlcore_transformers.models.auto_device import device_named
+from rlcore_transformers.models.loading import device_named
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("mps", "cpu"), ("cuda", "cuda:1"), (None, "cpu")])

@@ -13,7 +13,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_testing.small import make_gpt2, make_llama, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
-from rlcore_transformers.models.compiled import compiled
+from rlcore_transformers.models.forward import compiled
 from rlcore_transformers.models.freezing import decoder_blocks
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy

@@ -17,8 +17,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
-from rlcore.dropout import disable_dropout
 from rlcore.errors import ModelError
+from rlcore.ops import disable_dropout
 from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.loading import context_length, eos_token_ids, load_model

@@ -25,8 +25,7 @@ from rlcore_transformers.models.logit_map import find_logit_map
 from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.speed import TechniqueRefused, fused_logprobs
-from rlcore_transformers.models.speed.logit_tiles import LogitMap
-from rlcore_transformers.models.speed.small_logprobs import whole_scores
+from rlcore_transformers.models.speed.fused_logprobs import LogitMap, whole_scores
 
 SHAPE = tiny.SHAPE | {"num_hidden_layers": 2}
 FAMILIES = {

@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from rlcore.errors import CheckpointError
 from rlcore.sharding import tensor_file
-from rlcore.sharding.divided import TensorStream
 from rlcore.sharding.tensor_file import TensorFile
+from rlcore.sharding.whole import TensorStream
 from rlcore_testing.small import make_gpt2, make_llama, make_t5
-from rlcore_transformers.models import model_files
+from rlcore_transformers.models import hub as model_files
 
 MIXED = {
     "b": torch.arange(3, dtype=torch.bfloat16), "a": torch.tensor([True, False, True]), "scalar": torch.tensor(2.5),

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlcore.optim.batches import Meter
-from rlcore.optim.updater import Loss, Updater
+from rlcore.optim.updater import Loss, Meter, Updater
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
 from rlcore.types import Trajectories

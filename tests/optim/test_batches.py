@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlcore.optim.batches import micro_batches, minibatches, put_through
+from rlcore.optim.updater import micro_batches, minibatches, put_through
 from rlcore.ranks import Ranks
 from rlcore.types import Trajectories
 

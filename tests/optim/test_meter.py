@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.optim.batches import Meter
+from rlcore.optim.updater import Meter
 from rlcore.ranks import Ranks
 
 T, F = True, False

@@ -19,8 +19,7 @@ from rlcore.errors import ConfigError, PluginError, UnknownOptimizer, UnknownSch
 from rlcore.optim import optimization as optimizer_choice
 from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins import registry
-from rlcore.plugins.choice import Chooser
-from rlcore.plugins.wrappers import Wrapping
+from rlcore.plugins.choice import Chooser, Wrapping
 from rlcore.settings import OptimizerConfig
 from rlcore_testing.small import make_gpt2
 from rlcore_transformers.optimizers.builtin_optimizers import build_constant

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from rlcore.optim.schedule_clock import ScheduleClock
+from rlcore.optim.optimization import ScheduleClock
 
 PLANNED = 4
 """Optimizer steps planned for each step of the run."""

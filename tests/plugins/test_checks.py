@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.plugins.checks import Refused, check_requirements
+from rlcore.plugins.discovery import Refused, check_requirements
 from rlcore.plugins.metadata import InstalledPlugin
 
 

@@ -163,7 +163,7 @@ from rlcore.config import load_yaml
 from rlcore.plugins.observers import Observers
 from rlcore.plugins.registry import registries
 from rlcore.settings import plugins_section
-from rlcore.plugins.switches import configured
+from rlcore.plugins.metadata import configured
 section = plugins_section(load_yaml("run.yaml"), "run.yaml")
 with configured(section.disable, section.only):
     print(registries().{registry}.get("{name}").target().__name__)
@@ -305,7 +305,8 @@ sleeping = Lazy("torch")
 """
     site.install("acme", lazy + GOOD.format(name="bad"))
     code = (
-        "from rlcore.plugins.checks import heavy_imports; import acme_plugin; print(heavy_imports('acme_plugin', ()))"
+        "import acme_plugin\nfrom rlcore.plugins.discovery import heavy_imports\n"
+        "print(heavy_imports('acme_plugin', ()))"
     )
     assert site.python("-c", code).stdout == "[]\n"
 

@@ -10,12 +10,12 @@ from dists import GOOD, Site
 
 from rlcore import errors
 from rlcore.config import structure
-from rlcore.plugins.switches import configured, disabled_reason, selection
+from rlcore.plugins.metadata import configured, disabled_reason, selection
 from rlcore.settings import PluginsConfig, TrainConfig, plugins_section
 
 SEEN = "def seen(): return [c.name for c in registries().trainers if c.name in {'one', 'two'}]\n"
 IMPORTS = (
-    "import os, sys\nfrom rlcore.plugins.registry import registries\nfrom rlcore.plugins.switches import configured\n"
+    "import os, sys\nfrom rlcore.plugins.registry import registries\nfrom rlcore.plugins.metadata import configured\n"
 )
 BEGIN = IMPORTS + SEEN
 

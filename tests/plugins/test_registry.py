@@ -103,8 +103,9 @@ def test_a_suggested_name_may_be_a_published_one() -> None:
     with pytest.raises(errors.UnknownLogger) as caught:
         registries_of().loggers.get("tensorbord")
     assert str(caught.value).splitlines()[0] == (
-        "no logger is called 'tensorbord'. Did you mean 'tensorboard'? It comes with rlcore-tensorboard, which is not "
-        "installed: pip install rlcore-tensorboard (in a clone of rlcore: pip install ./plugins/rlcore_tensorboard)"
+        "no logger is called 'tensorbord'. Did you mean 'tensorboard'? It comes with rlcore-loggers, which is not "
+        "installed: pip install 'rlcore-loggers[tensorboard]' (in a clone of rlcore: pip install "
+        "'./plugins/rlcore_loggers[tensorboard]')"
     )
 
 

@@ -16,8 +16,8 @@ from dists import Site
 from rlcore import hookimpl, hookspecs
 from rlcore.components import Component
 from rlcore.errors import PluginError
-from rlcore.plugins.fence import Fence
-from rlcore.plugins.wrappers import METHODS, Wrapping, layers_of
+from rlcore.plugins.choice import METHODS, Wrapping, layers_of
+from rlcore.plugins.observers import Fence
 from rlcore.protocols import Logger, Policy, RolloutStore, Trainer
 from rlcore.settings import TrainConfig
 from rlcore.training.rollout import MemoryStore

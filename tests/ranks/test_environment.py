@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlcore.errors import ConfigError, RanksError
-from rlcore.ranks.environment import check_processes, environment_world
+from rlcore.ranks import check_processes, environment_world
 
 LAUNCHES = {
     "Megatron-LM": ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "by Megatron-LM in a way for which"),

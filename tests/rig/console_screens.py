@@ -9,9 +9,8 @@ from typing import Any
 import attrs
 
 from rlcore.components import Dropped
-from rlcore.loggers.console import ConsoleConfig
-from rlcore.loggers.terminal import TerminalConsole
-from rlcore.plugins.fence import Fence
+from rlcore.loggers.console import ConsoleConfig, TerminalConsole
+from rlcore.plugins.observers import Fence
 from rlcore.settings import TrainConfig
 from rlcore_report.console import RichConsole
 

@@ -25,7 +25,7 @@ from rlcore_transformers.rounds import (
     whiten,
     with_token_columns,
 )
-from rlcore_transformers.rounds.row_exchange import exchange, on_the_right
+from rlcore_transformers.rounds.scattered import exchange, on_the_right
 
 A, B, C, D = [1, 2, 3], [4, 5, 6, 7, 8], [9, 10], [11, 12, 13, 14]
 

@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import DataError
 from rlcore.protocols import Decoder, DecodeStep
-from rlcore.protocols.decoders import joins
+from rlcore.protocols.learners import joins
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
-from rlcore_cpu import block_cache, packed_decoder
-from rlcore_cpu.packed_decoder import PackedDecoder
 from rlcore_ilql.config import q_heads
 from rlcore_testing.small import EOS, make_gpt2, make_llama, make_tokenizer
+from rlcore_transformers.cpu import block_cache, packed_decoder
+from rlcore_transformers.cpu.packed_decoder import PackedDecoder
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
@@ -115,7 +115,7 @@ def draw(policy: Any, prompts: Sequence[Prompt] | None = None, **options: Any) -
 def padded(policy: ModelPolicy, prompts: Sequence[Prompt] | None = None, **options: Any) -> Trajectories:
     """Sample with the padded decoder, all prompts at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlcore_cpu.packed_decoder.pays", lambda *_, **__: False)
+        patch.setattr("rlcore_transformers.cpu.packed_decoder.pays", lambda *_, **__: False)
         return draw(policy, prompts, **{**options, "batch_size": 0})
 
 

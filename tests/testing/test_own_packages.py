@@ -35,7 +35,9 @@ def test_the_core_keeps_the_law(law: Case) -> None:
     law()
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-transformers", options=NEEDED, expected_failures=MISSING))
+@pytest.mark.parametrize(
+    "law", conformance("rlcore-transformers:transformers", options=NEEDED, expected_failures=MISSING)
+)
 def test_the_models_of_transformers_keep_the_law(law: Case) -> None:
     law()
 

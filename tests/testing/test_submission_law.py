@@ -9,7 +9,7 @@ import pytest
 from rlcore.errors import RLCoreError
 from rlcore.sampling import sample
 from rlcore_testing import LawBroken
-from rlcore_testing.rig.submissions import check_submissions
+from rlcore_testing.rig.sampler_calls import check_submissions
 
 
 class Submitting:

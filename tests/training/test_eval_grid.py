@@ -9,7 +9,7 @@ import pytest
 
 from rlcore.errors import ConfigError
 from rlcore.settings import SamplingConfig
-from rlcore.training.eval_grid import eval_samplings, find_score
+from rlcore.training.evaluate import eval_samplings, find_score
 
 BASE = SamplingConfig(max_new_tokens=7, temperature=0.9, top_k=3, stop_sequences=("x",), eos_token_ids=(4,))
 

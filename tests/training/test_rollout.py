@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from rlcore.errors import DataError, RewardError
-from rlcore.rewards.combine import Rewards
-from rlcore.rewards.score import Scored, Scorer
+from rlcore.rewards.combine import Rewards, Scored, Scorer
 from rlcore.training import rollout
 from rlcore.training.rollout import collect
 from rlcore.types import Prompt, Trajectories

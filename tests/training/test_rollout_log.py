@@ -16,9 +16,9 @@ import torch
 import rlcore
 from rlcore.config import structure
 from rlcore.errors import ConfigError
-from rlcore.rewards.score import Scored
+from rlcore.rewards.combine import Scored
 from rlcore.settings import RunConfig
-from rlcore.training.rollout_log import Rollouts, is_plain
+from rlcore.training.rollout import Rollouts, is_plain
 from rlcore.types import Prompt, Trajectories
 
 

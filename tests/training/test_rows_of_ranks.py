@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.checkpoints.rng import seed_dropout, seed_everything
+from rlcore.checkpoints.state import seed_dropout, seed_everything
 from rlcore_testing.small import make_gpt2
 
 

@@ -20,7 +20,7 @@ from rlcore.settings import TrainConfig
 from rlcore.training.build import Assembly, assemble
 from rlcore.training.inputs import Inputs
 from rlcore.training.resume import save_beside
-from rlcore_shard.parts import StagedParts
+from rlcore_shard.parallel_files import StagedParts
 from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from rlcore.checkpoints.fingerprints import fingerprint_rows
 from rlcore.types import Sample, sequences_of
-from rlcore_preferences.labelled_answers import LabelledSample
-from rlcore_preferences.preferences import Pair
-from rlcore_reward.stepwise import SteppedSample
+from rlcore_reward.process_trainer import SteppedSample
+from rlcore_transformers.preferences.labelled_answers import LabelledSample
+from rlcore_transformers.preferences.preferences import Pair
 
 A, B, C = (Sample((i, i + 1), (False, True)) for i in range(3))
 

@@ -13,15 +13,15 @@ from template_families import CHATML, FAMILIES
 
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
-from rlcore_dpo.kto_objective import rotated, stack_labelled
-from rlcore_preferences.labelled_answers import LabelledSample, build_unpaired
-from rlcore_preferences.preferences import build_preferences, flaw_of, usable_pairs
-from rlcore_reward.stepwise import build_stepwise
+from rlcore_dpo.pair_objective import rotated, stack_labelled
+from rlcore_reward.process_trainer import build_stepwise
 from rlcore_transformers.data import long_chats
 from rlcore_transformers.data.messages import TRAIN_KEYS
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
 from rlcore_transformers.data.streams import SampleStream
+from rlcore_transformers.preferences.labelled_answers import LabelledSample, build_unpaired
+from rlcore_transformers.preferences.preferences import build_preferences, flaw_of, usable_pairs
 
 MAKES = {
     "samples": build_samples, "prompts": build_prompts, "preferences": build_preferences, "unpaired": build_unpaired,

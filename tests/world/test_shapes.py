@@ -21,12 +21,12 @@ from template_families import FAMILIES
 
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
-from rlcore_preferences.labelled_answers import build_unpaired
-from rlcore_preferences.preferences import build_preferences
-from rlcore_reward.stepwise import UNLABELLED, build_stepwise
+from rlcore_reward.process_trainer import UNLABELLED, build_stepwise
 from rlcore_transformers.data.pipelines import SAMPLES
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.preferences.labelled_answers import build_unpaired
+from rlcore_transformers.preferences.preferences import build_preferences
 
 MAKES = {
     "samples": build_samples, "prompts": build_prompts, "preferences": build_preferences, "unpaired": build_unpaired,

@@ -11,13 +11,13 @@ import pytest
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore.types import SampleReward
-from rlcore_preferences.labelled_answers import build_unpaired
-from rlcore_preferences.preferences import build_preferences
 from rlcore_transformers.data.pipelines import PROMPTS, SAMPLES, read_as_prompts
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
 from rlcore_transformers.data.sources import load_source
 from rlcore_transformers.data.streams import open_stream
+from rlcore_transformers.preferences.labelled_answers import build_unpaired
+from rlcore_transformers.preferences.preferences import build_preferences
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,7 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import DataConfig
 from rlcore_reward.config import SequenceScorerConfig
-from rlcore_reward.scorer import build_sequence_scorer
-from rlcore_reward.step_scorer import build_step_scorer
+from rlcore_reward.scorer import build_sequence_scorer, build_step_scorer
 from rlcore_testing.small import EOS, PAD, make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore_transformers.data.chat import Chat
 from rlcore_transformers.data.turns import tokenise_chats

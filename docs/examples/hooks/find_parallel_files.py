@@ -1,7 +1,7 @@
 """Print how much each process writes of a checkpoint."""
 
 from rlcore import hookimpl
-from rlcore_shard.parts import check_shared, read, stage
+from rlcore_shard.parallel_files import check_shared, read, stage
 
 
 class Told:

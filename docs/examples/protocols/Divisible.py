@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from rlcore.protocols import Divisible
-from rlcore.sharding.divided import DividedModule
+from rlcore.sharding.whole import DividedModule
 from rlcore_shard.shards import Cut, Shards
 
 

@@ -12,7 +12,7 @@ import torch
 from rlcore_bench import case_chat
 from rlcore_bench.contest import compare
 from rlcore_bench.measure import compare_learning, compare_resource, learning_figures
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 from rlcore_testing.small import make_llama
 
 

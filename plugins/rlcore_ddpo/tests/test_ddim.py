@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlcore_ddpo import diffusers_classes as diffusers
-from rlcore_ddpo.ddim import Schedule
+from rlcore_ddpo.denoising import Schedule
 
 STABLE_DIFFUSION = {
     "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "steps_offset": 1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlcore_ddpo.prompt_statistics import PromptStatistics, standardised
+from rlcore_ddpo.loss import PromptStatistics, standardised
 
 
 def test_rewards_are_divided_by_the_population_deviation() -> None:

@@ -11,8 +11,8 @@ from ddpo_making import TRAINER
 from rlcore.config import merge
 from rlcore.training.api import train_from_config
 from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
-from rlcore_plan.estimate import Estimate, estimate
-from rlcore_plan.live import LiveBytes
+from rlcore_tools.plan.estimate import Estimate, estimate
+from rlcore_tools.plan.heap import LiveBytes
 
 CASES: dict[str, dict[str, Any]] = {
     "micro-batches of an update": {"trainer": {"micro_batch_size": 2}},

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlcore.errors import ModelError
-from rlcore_ddpo.ddim import Schedule
+from rlcore_ddpo.denoising import Schedule
 from rlcore_ddpo.pipeline_loading import as_ddim
 
 CHANGED = {

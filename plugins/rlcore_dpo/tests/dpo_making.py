@@ -13,8 +13,8 @@ from rlcore.settings import TrainConfig
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Sample
-from rlcore_preferences.preferences import build_preferences
 from rlcore_testing.small import make_tokenizer
+from rlcore_transformers.preferences.preferences import build_preferences
 
 ROWS: list[dict[str, Any]] = build_preferences.example_rows  # type: ignore[attr-defined]
 LABELLED = [

@@ -15,10 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from rlcore.errors import ConfigError, DataError
 from rlcore.types import Sample, sequences_of
-from rlcore_dpo.reference import Reference
-from rlcore_dpo.reference_cache import ReferenceCache, _seal, digest
-from rlcore_preferences.preferences import Pair
+from rlcore_dpo.reference import Reference, ReferenceCache, _seal, digest
 from rlcore_testing.small import make_gpt2, make_llama
+from rlcore_transformers.preferences.preferences import Pair
 
 REJECTED = "a file of reference log-probs is not used; they are computed again"
 
@@ -109,14 +108,14 @@ def test_a_table_that_cannot_be_synced_is_not_kept_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr("rlcore_dpo.reference_cache.sync", lambda path: synced.append(path.suffix))
+    monkeypatch.setattr("rlcore_dpo.reference.sync", lambda path: synced.append(path.suffix))
     table_of(tmp_path)
     assert synced == [f".{os.getpid()}", ""]  # the file under its temporary name, then its folder
 
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rlcore_dpo.reference_cache.sync", fail)
+    monkeypatch.setattr("rlcore_dpo.reference.sync", fail)
     assert table_of(tmp_path / "full").isfinite().all()
     assert list((tmp_path / "full" / ".ref_logprobs").iterdir()) == []
 

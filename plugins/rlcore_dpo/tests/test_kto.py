@@ -13,7 +13,7 @@ from dpo_making import LABELLED, ROWS, answer, gradients, make, perturbed
 
 from rlcore.errors import DataError
 from rlcore.types import Sample
-from rlcore_dpo.kto_objective import rotated, stack_labelled
+from rlcore_dpo.pair_objective import rotated, stack_labelled
 from rlcore_testing.small import make_gpt2, make_llama
 
 

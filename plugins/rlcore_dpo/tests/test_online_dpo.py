@@ -18,7 +18,7 @@ from rlcore.errors import ConfigError, Diverged
 from rlcore.settings import TrainConfig
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
-from rlcore_dpo.ranking import best_and_worst
+from rlcore_dpo.loss import best_and_worst
 from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer
 
 SMALL: dict[str, Any] = {"batch_size": 4}

@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 
 from rlcore_dpo import loss as losses
 from rlcore_dpo.config import LossName
-from rlcore_dpo.kto_objective import KTOObjective
+from rlcore_dpo.pair_objective import KTOObjective
 from rlcore_dpo.reference import Reference
 from rlcore_testing import LawBroken
 

@@ -17,8 +17,8 @@ import rlcore
 from rlcore.config import structure
 from rlcore.errors import ConfigError, DataError
 from rlcore_dpo.config import DPOConfig, beta_of, resolve, smoothing_of
-from rlcore_preferences.preferences import Pair
 from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_transformers.preferences.preferences import Pair
 
 BETA = 2.0
 """Default beta of `sigmoid` for the 20 answers of `ROWS`, of 101 tokens: 10 / (101 / 20) = 1.98, with two digits."""

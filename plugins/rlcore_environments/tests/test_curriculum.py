@@ -16,7 +16,7 @@ import rlcore
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
 from rlcore.settings import SamplingConfig
-from rlcore_environments.curriculum import Curriculum
+from rlcore_environments.openings import Curriculum
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 GEN = SamplingConfig(max_new_tokens=8)

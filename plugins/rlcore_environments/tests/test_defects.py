@@ -18,7 +18,7 @@ from rlcore.protocols import Step, Turn
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes, PolicyOutputs, Trajectories
 from rlcore_environments import dialogue
-from rlcore_environments.example import stand_in
+from rlcore_environments.recorded import stand_in
 from rlcore_testing.small import make_tokenizer
 from rlcore_transformers.data.pipelines import PROMPTS
 from rlcore_transformers.models.policy import ModelPolicy

@@ -18,7 +18,7 @@ from rlcore.ranks import Ranks
 from rlcore.sampling import derive_seeds
 from rlcore.settings import SamplingConfig
 from rlcore_environments.factory import factory_of
-from rlcore_environments.failures import EpisodesFailed
+from rlcore_environments.play import EpisodesFailed
 
 BAD_SEED = derive_seeds(600, [1])[0]
 """Seed of the second row of a run with the seed 0."""

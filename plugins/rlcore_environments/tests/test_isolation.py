@@ -21,9 +21,8 @@ from rlcore.settings import SamplingConfig
 from rlcore_environments import process
 from rlcore_environments.answers import read_step
 from rlcore_environments.calls import Calls
-from rlcore_environments.isolation import RemoteEnvironment, Workers, isolated_factory
 from rlcore_environments.options import ToolOptions
-from rlcore_environments.process import RemoteError, Worker
+from rlcore_environments.process import RemoteEnvironment, RemoteError, Worker, Workers, isolated_factory
 from rlcore_environments.tools import Tools
 from rlcore_testing.small import make_gpt2, make_tokenizer
 

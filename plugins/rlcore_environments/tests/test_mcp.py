@@ -19,9 +19,9 @@ import rlcore
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
 from rlcore_environments.calls import Calls
-from rlcore_environments.isolation import isolated_factory
 from rlcore_environments.mcp_tools import ServerGone
 from rlcore_environments.options import ToolOptions
+from rlcore_environments.process import isolated_factory
 from rlcore_environments.tools import Tools
 from rlcore_testing.small import make_gpt2, make_tokenizer
 

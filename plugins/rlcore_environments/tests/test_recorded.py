@@ -17,7 +17,7 @@ import rlcore
 from rlcore.errors import DataError
 from rlcore.protocols import Step, Turn
 from rlcore.settings import DataConfig, SamplingConfig
-from rlcore.training.rollout_log import episode_columns, prompt_columns
+from rlcore.training.rollout import episode_columns, prompt_columns
 from rlcore.types import Episodes, Sample
 from rlcore_environments.recorded import build_episodes, read_episodes
 from rlcore_testing.small import make_gpt2, make_tokenizer

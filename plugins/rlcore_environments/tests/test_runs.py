@@ -15,7 +15,7 @@ from episode_runs import Fails, at, constant, lines, run
 
 from rlcore.errors import ConfigError, RLCoreError
 from rlcore.sampling import takes
-from rlcore_environments.failures import FILE, EpisodesFailed
+from rlcore_environments.play import FILE, EpisodesFailed
 from rlcore_transformers.sampling.sampler import sample
 
 REINFORCE = {"name": "reinforce", "rollouts": 4}

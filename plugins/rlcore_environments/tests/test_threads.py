@@ -23,8 +23,8 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
 from rlcore_environments.calls import Calls
 from rlcore_environments.episode import Episode
-from rlcore_environments.failures import ToolErrors
 from rlcore_environments.options import ToolOptions
+from rlcore_environments.play import ToolErrors
 from rlcore_environments.tools import Tools
 from rlcore_testing.small import make_llama, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
@@ -206,7 +206,7 @@ def worded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         text = tokenizer.decode(list(tokens), skip_special_tokens=True)
         return tuple({"name": word, "arguments": {}} for word in text.split() if word in {*names, "none"})
 
-    monkeypatch.setattr("rlcore_environments.turns.read_calls", read)
+    monkeypatch.setattr("rlcore_environments.tool_calls.read_calls", read)
 
     def play_them(functions: Sequence[Callable[..., Any]], *script: Sequence[str], **episodes: Any) -> Any:
         model, tokenizer = make_llama(), make_tokenizer()

@@ -6,8 +6,7 @@ import statistics
 import pytest
 import torch
 
-from rlcore_grpo.advantages import compare, compare_each, level, overlong
-from rlcore_grpo.scores import Scores, weighted_sum
+from rlcore_grpo.advantages import Scores, compare, compare_each, level, overlong, weighted_sum
 
 
 def numbers(*values: float) -> torch.Tensor:

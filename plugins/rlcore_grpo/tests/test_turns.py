@@ -11,11 +11,19 @@ import torch
 from grpo_making import make
 
 from rlcore.errors import ConfigError
-from rlcore_grpo.advantages import EPSILON, compare
+from rlcore_grpo.advantages import (
+    EPSILON,
+    Scores,
+    compare,
+    compare_turns,
+    lone_fraction,
+    returns_to_go,
+    to_tokens,
+    to_turns,
+    turn_of,
+)
 from rlcore_grpo.config import GRPOConfig
 from rlcore_grpo.constraints import check
-from rlcore_grpo.scores import Scores
-from rlcore_grpo.turns import compare_turns, lone_fraction, returns_to_go, to_tokens, to_turns, turn_of
 
 # Three episodes of one group: p is a token of the prompt or of the environment, digits are turns, - is padding.
 ROWS = ("p00p1p22", "pp0p11--", "p0p-----")

@@ -11,9 +11,8 @@ import math
 
 import numpy as np
 
-from rlcore_report.health import causes
-from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict
-from rlcore_report.health.trends import change_by, first_values, initial, median, noise
+from rlcore_report.health import judged_run as causes
+from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict, change_by, first_values, initial, median, noise
 
 KLS = ("policy/approx_kl", "policy/approx_kl_trained")
 SAME_WEIGHTS = 1e-12

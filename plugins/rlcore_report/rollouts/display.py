@@ -13,8 +13,8 @@ from rich.text import Text
 
 from rlcore._version import __version__
 from rlcore.loggers import display_row
-from rlcore.loggers.terminal import make_console, make_list
-from rlcore_report.completions_table import make_table, room_for_texts, stacked
+from rlcore.loggers.console import make_console, make_list
+from rlcore_report.console import make_table, room_for_texts, stacked
 from rlcore_report.rollouts.read import RunSummary
 from rlcore_report.run_files import Row
 

@@ -10,10 +10,10 @@ from report_runs import make_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore_report.answer import best_checkpoint, change_of
-from rlcore_report.listed_run import listed, search
 from rlcore_report.metric_groups import headline_charts
-from rlcore_report.readable_text import readable
+from rlcore_report.run_list import listed, search
 from rlcore_report.run_record import read_run
+from rlcore_report.samples_on_page import readable
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from report_runs import HOSTILE, address_of, make_run, pictured_runs, write_line
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
-from rlcore_report.series import MAX_POINTS
+from rlcore_report.metric_groups import MAX_POINTS
 
 Open = Callable[[str], Any]
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"

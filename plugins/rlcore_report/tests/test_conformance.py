@@ -5,6 +5,6 @@ import pytest
 from rlcore_testing import Case, conformance
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-report"))
+@pytest.mark.parametrize("law", conformance("rlcore-report:report"))
 def test_law(law: Case) -> None:
     law()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from console_screens import PPO, make_screen
 
-from rlcore_report.tables import headline_metrics
+from rlcore_report.lines import headline_metrics
 
 
 def test_metrics_that_a_trainer_names_come_first_and_usual_ones_fill_the_line() -> None:

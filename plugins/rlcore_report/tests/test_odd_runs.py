@@ -16,9 +16,8 @@ from rlcore.checkpoints.claim import RunLock
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.cli import main
 from rlcore_report.html_page import readable_data
-from rlcore_report.listed_run import search
 from rlcore_report.page_data import page_data
-from rlcore_report.run_list import RunList
+from rlcore_report.run_list import RunList, search
 from rlcore_report.run_record import read_run
 from rlcore_report.stamps import page_stamp
 

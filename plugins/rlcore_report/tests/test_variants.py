@@ -9,10 +9,9 @@ import pytest
 from report_runs import make_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore_report.option_table import option_rows
 from rlcore_report.page_data import page_data
 from rlcore_report.run_record import read_run
-from rlcore_report.variants import compare_variants, distinct_names, paired, variants
+from rlcore_report.variants import compare_variants, distinct_names, option_rows, paired, variants
 
 
 def test_a_paired_difference_has_students_interval() -> None:

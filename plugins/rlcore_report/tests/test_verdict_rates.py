@@ -15,7 +15,7 @@ from rlcore.cli.train import _options_of_models
 from rlcore.config import describe
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import TrainConfig
-from rlcore_report.health import causes
+from rlcore_report.health import judged_run as causes
 
 ALL = all_runs()
 CAUSES = {value for name, value in vars(causes).items() if name.isupper()}

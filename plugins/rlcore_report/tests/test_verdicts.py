@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore_report.health import causes, large_steps, loss_rules, reward_rules, sampling_rules, step_size, update_rules
-from rlcore_report.health.judged_run import JudgedRun, Verdict
+from rlcore_report.health import judged_run as causes
+from rlcore_report.health import large_steps, loss_rules, reward_rules, step_size
+from rlcore_report.health import loss_rules as update_rules
+from rlcore_report.health import reward_rules as sampling_rules
+from rlcore_report.health.judged_run import JudgedRun, Verdict, first_lasting, first_step, shift
 from rlcore_report.health.step_size import step_too_small
-from rlcore_report.health.trends import first_lasting, first_step, shift
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 from rlcore_report.verdicts import RULES, verdicts
 
 Rule = Callable[[JudgedRun], Verdict | None]

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from test_verdicts_of_solved_runs import HALF, SOLVED, judged
 
-from rlcore_report.health import causes, large_steps, sampling_rules
+from rlcore_report.health import judged_run as causes
+from rlcore_report.health import large_steps
+from rlcore_report.health import reward_rules as sampling_rules
 from rlcore_report.health.judged_run import JudgedRun
 from rlcore_report.health.step_size import step_too_small
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 from rlcore_report.verdicts import verdicts
 
 RATE = {"trainer": {"optimizer": {"lr": 6e-3}}}

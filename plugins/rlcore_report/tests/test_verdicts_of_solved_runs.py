@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore_report.health import causes, large_steps, loss_rules, reward_rules, sampling_rules, update_rules
-from rlcore_report.health.judged_run import JudgedRun
+from rlcore_report.health import judged_run as causes
+from rlcore_report.health import large_steps, loss_rules, reward_rules
+from rlcore_report.health import loss_rules as update_rules
+from rlcore_report.health import reward_rules as sampling_rules
+from rlcore_report.health.judged_run import JudgedRun, shift
 from rlcore_report.health.step_size import step_too_small
-from rlcore_report.health.trends import shift
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 
 SOLVED = {"reward/mean": [0.1, *[0.9] * 4, *[0.99] * 15], "reward/max": [1.0] * 20}
 HALF = {"reward/mean": [0.1, *[0.4] * 4, *[0.5] * 15], "reward/max": [1.0] * 20}

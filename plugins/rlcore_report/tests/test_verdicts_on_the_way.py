@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore_report.health import causes, loss_rules, reward_rules, sampling_rules, update_rules
+from rlcore_report.health import judged_run as causes
+from rlcore_report.health import loss_rules, reward_rules
+from rlcore_report.health import loss_rules as update_rules
+from rlcore_report.health import reward_rules as sampling_rules
 from rlcore_report.health.judged_run import JudgedRun
 from rlcore_report.health.step_size import step_too_small
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 from rlcore_report.verdicts import verdicts
 
 SMALL = {"policy/approx_kl": [1e-5] * 20}

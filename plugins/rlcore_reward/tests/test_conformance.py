@@ -9,8 +9,7 @@ import torch
 from held_laws import hold
 
 from rlcore_reward.config import SequenceScorerConfig
-from rlcore_reward.scorer import build_sequence_scorer
-from rlcore_reward.step_scorer import build_step_scorer
+from rlcore_reward.scorer import build_sequence_scorer, build_step_scorer
 from rlcore_testing import Case, conformance
 from rlcore_testing.small import make_llama, make_tokenizer
 

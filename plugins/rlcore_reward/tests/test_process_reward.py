@@ -17,8 +17,8 @@ from rlcore.rewards import Rewards
 from rlcore.types import Prompt
 from rlcore_reward.config import ProcessRewardModelConfig, SequenceScorerConfig
 from rlcore_reward.loss import combine_steps, step_loss
-from rlcore_reward.process_reward_model import ProcessRewardModel
 from rlcore_reward.process_trainer import stack_steps
+from rlcore_reward.reward_model import ProcessRewardModel
 from rlcore_reward.scorer import build_sequence_scorer
 from rlcore_testing.small import make_gpt2, make_llama, make_tokenizer
 

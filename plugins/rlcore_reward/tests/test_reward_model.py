@@ -24,11 +24,11 @@ from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Prompt
-from rlcore_preferences.preferences import build_preferences
 from rlcore_reward.config import RewardModelConfig, SequenceScorerConfig
 from rlcore_reward.reward_model import RewardModel
 from rlcore_reward.scorer import build_sequence_scorer
 from rlcore_testing.small import EOS, LETTERS, PAD, PROMPTS, make_gpt2, make_llama, make_tokenizer
+from rlcore_transformers.preferences.preferences import build_preferences
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] }} {{ m.content }}"

@@ -16,8 +16,8 @@ from transformers import (
 
 from rlcore.errors import ModelError
 from rlcore.types import Trajectories
+from rlcore_reward.classifier import PADDING
 from rlcore_reward.config import SequenceScorerConfig
-from rlcore_reward.padding_token import PADDING
 from rlcore_reward.scorer import ModelScorer, build_sequence_scorer
 from rlcore_testing.small import EOS, PAD, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore_transformers.models.model_options import SpeedConfig

@@ -9,7 +9,7 @@ import pytest
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore.types import Sample
-from rlcore_reward.stepwise import SteppedSample, build_stepwise
+from rlcore_reward.process_trainer import SteppedSample, build_stepwise
 from rlcore_testing.small import make_tokenizer
 
 

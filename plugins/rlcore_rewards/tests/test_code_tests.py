@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlcore.errors import PluginError, RewardError
-from rlcore_rewards import sandbox
+from rlcore_rewards import code_tests as sandbox
 from rlcore_rewards.code_tests import CodeTests
 from rlcore_rewards.config import CodeTestsConfig
 

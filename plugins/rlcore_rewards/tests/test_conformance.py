@@ -18,6 +18,6 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-rewards", options=OPTIONS))
+@pytest.mark.parametrize("law", conformance("rlcore-rewards:rewards", options=OPTIONS))
 def test_law(law: Case) -> None:
     law()

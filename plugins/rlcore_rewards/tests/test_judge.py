@@ -11,9 +11,9 @@ import pytest
 from judge_server import JudgeServer
 
 from rlcore.errors import ConfigError, PluginError, RewardError
+from rlcore_rewards.chat_requests import NAME, ReplyCache
 from rlcore_rewards.config import JudgeConfig
 from rlcore_rewards.judge import Judge
-from rlcore_rewards.reply_cache import NAME, ReplyCache
 
 
 @pytest.fixture

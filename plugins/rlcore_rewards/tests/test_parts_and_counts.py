@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from rlcore_rewards.parts import after, last_block
-from rlcore_rewards.tally import Tally
+from rlcore_rewards.parts import Tally, after, last_block
 
 
 def test_parts_of_outputs() -> None:
@@ -28,7 +27,7 @@ def test_many_blocks_that_are_not_closed_are_read_in_linear_time() -> None:
 def test_counts_are_logged_first_tenfold_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        "rlcore_rewards.tally.log.warning", lambda what, **fields: logged.append((fields["count"], fields["of"]))
+        "rlcore_rewards.parts.log.warning", lambda what, **fields: logged.append((fields["count"], fields["of"]))
     )
     tally = Tally("any")
     for _ in range(12):

@@ -7,7 +7,7 @@ import torch
 
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.types import Trajectories
-from rlcore_rft.history import History, distinct
+from rlcore_rft.trainer import History, distinct
 
 Row = tuple[int, Sequence[int], float]
 

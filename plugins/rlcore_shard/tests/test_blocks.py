@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlcore_shard.blocks import norms_of
+from rlcore_shard.block_passes import norms_of
 from rlcore_testing.small import make_gpt2, make_llama, make_t5
 
 

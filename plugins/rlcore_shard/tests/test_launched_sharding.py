@@ -8,10 +8,9 @@ import pytest
 
 from rlcore.config import structure
 from rlcore.errors import RanksError
-from rlcore.ranks.environment import environment_world
+from rlcore.ranks import environment_world
 from rlcore.settings import TrainConfig
-from rlcore_shard.launched_sharding import accept_sharding
-from rlcore_shard.processes import accept_launch
+from rlcore_shard.local_processes import accept_launch, accept_sharding
 
 ONE_MACHINE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 MACHINES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rlcore.errors import CheckpointError, ConfigError
-from rlcore_shard import parts
-from rlcore_shard.parts import StagedParts, check_shared
+from rlcore_shard import parallel_files as parts
+from rlcore_shard.parallel_files import StagedParts, check_shared
 
 
 def stage(folder: Path, *others: tuple[list[str], dict[str, Any], OSError | None]) -> StagedParts:

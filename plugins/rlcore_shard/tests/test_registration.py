@@ -12,12 +12,10 @@ STRATEGIES = ["fsdp", "tp", "zero2", "zero3"]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_strategy_is_found_by_its_short_name_its_full_name_and_that_of_earlier_versions(name: str) -> None:
+def test_a_strategy_is_found_by_its_short_name_and_its_full_name(name: str) -> None:
     shardings = registries().shardings
-    former = [] if name == "tp" else [f"rlcore:{name}"]  # it was never part of the core
-    assert {shardings.get(each).qualified for each in (name, f"rlcore-shard:{name}", *former)} == {
-        f"rlcore-shard:{name}"
-    }
+    full = f"rlcore-shard:{name}"
+    assert {shardings.get(each).qualified for each in (name, full)} == {full}
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -65,7 +65,7 @@ def test_an_option_out_of_range_is_refused_before_a_process_starts(
 ) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     started: list[int] = []
-    monkeypatch.setattr("rlcore_shard.processes.start", lambda processes, _: started.append(processes) or 0)
+    monkeypatch.setattr("rlcore_shard.local_processes.start", lambda processes, _: started.append(processes) or 0)
     (tmp_path / "sft.yaml").write_text("trainer: {name: sft}\nmodel: {path: nowhere}\ndata: {samples: [ab]}\n")
     assert main(["train", str(tmp_path / "sft.yaml"), *overrides]) == 1
     assert message in capsys.readouterr().err

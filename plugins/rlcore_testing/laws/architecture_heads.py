@@ -14,8 +14,17 @@ from rlcore.errors import PluginError
 from rlcore.protocols import Policy
 from rlcore.types import PolicyOutputs
 from rlcore_testing.law import Subject, law, require
-from rlcore_testing.rig.policies import CLOSE, build, examples, make_dialogues, require_close, score
-from rlcore_testing.rig.probe_head import NAME, OUTPUT, PROBE
+from rlcore_testing.rig.policies import (
+    CLOSE,
+    NAME,
+    OUTPUT,
+    PROBE,
+    build,
+    examples,
+    make_dialogues,
+    require_close,
+    score,
+)
 
 ARCHITECTURES = "architectures"
 

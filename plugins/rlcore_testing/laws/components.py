@@ -15,7 +15,7 @@ import attrs
 
 from rlcore.components import BESIDE_OPTIONS, KINDS, REWARD_KEYS, TOTAL, WARMUP
 from rlcore.config import describe, dump_yaml, load_yaml, structure, unstructure
-from rlcore.config.describe import fields, section_class
+from rlcore.config.options import fields, section_class
 from rlcore.errors import ConfigError, PluginError
 from rlcore.plugins.registry import all_registries
 from rlcore.training.run_components import MODEL_KEYS

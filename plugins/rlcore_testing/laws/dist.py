@@ -26,8 +26,8 @@ from rlcore_testing.laws.players import (  # noqa: F401  laws of dists
 )
 from rlcore_testing.laws.wrappers import wrappers_keep_the_interface  # noqa: F401  a law of dists
 from rlcore_testing.rig import probes
-from rlcore_testing.rig.entry_points import hooks_of, resolve
 from rlcore_testing.rig.isolate import call_in_new_process
+from rlcore_testing.rig.probes import hooks_of, resolve
 from rlcore_testing.rig.worker import worker
 
 MAX_IMPORT_S = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlcore_testing.law import DIST, LawBroken, Subject, law, require
-from rlcore_testing.rig.entry_points import hooks_of, resolve
+from rlcore_testing.rig.probes import hooks_of, resolve
 
 if TYPE_CHECKING:
     from rlcore.types import Prompt, Trajectories
@@ -81,8 +81,7 @@ def a_failed_episode_has_no_score_and_others_go_on(subject: Subject) -> None:
 def a_failure_is_not_a_reward_of_zero(subject: Subject) -> None:
     """A failed episode has no score, so that it counts in no mean and no baseline; a reward of 0 is a score."""
     from rlcore.rewards.call_inputs import UserFunction
-    from rlcore.rewards.combine import Rewards
-    from rlcore.rewards.score import Scorer
+    from rlcore.rewards.combine import Rewards, Scorer
     from rlcore.types import Prompt
 
     batch, tokenizer = _played(subject, _environment(failing=True))

@@ -14,7 +14,7 @@ from rlcore.sampling import derive_seeds, sample, takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Trajectories
 from rlcore_testing.law import Subject, law, require
-from rlcore_testing.remote import Fault, Remote
+from rlcore_testing.recorded import Fault, Remote
 from rlcore_testing.rig.policies import perturb, saved
 from rlcore_testing.rig.sampler_calls import (
     ENDING,

@@ -307,7 +307,7 @@ def the_policy_is_not_changed(subject: Subject) -> None:
         require(
             state == before[what],
             f"{what} of the policy's module should be the same after sampling; they are not; restore them "
-            "(`rlcore.dropout.eval_mode` restores modes)",
+            "(`rlcore.ops.eval_mode` restores modes)",
         )
 
 

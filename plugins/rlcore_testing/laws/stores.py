@@ -12,14 +12,13 @@ import attrs
 import numpy as np
 import torch
 
-from rlcore.checkpoints.rng import capture_rng
-from rlcore.checkpoints.state import load_state, save_state
+from rlcore.checkpoints.state import capture_rng, load_state, save_state
 from rlcore.errors import EmptyStore
 from rlcore.plugins.registry import all_registries
 from rlcore.protocols import RolloutStore
 from rlcore.types import Trajectories
 from rlcore_testing.law import LawBroken, Subject, law, require
-from rlcore_testing.rig.batches import compare, make_batch
+from rlcore_testing.rig.compare_runs import compare, make_batch
 from rlcore_testing.rig.isolate import call_in_new_process
 
 STORES = "rollout_stores"

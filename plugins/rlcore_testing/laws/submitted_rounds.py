@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlcore_testing.law import Subject, law
-from rlcore_testing.rig.sampler_calls import make_sampler, submits
-from rlcore_testing.rig.submissions import check_submissions
+from rlcore_testing.rig.sampler_calls import check_submissions, make_sampler, submits
 
 SAMPLERS = "samplers"
 

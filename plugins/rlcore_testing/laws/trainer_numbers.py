@@ -12,8 +12,8 @@ import attrs
 
 from rlcore.errors import RLCoreError
 from rlcore_testing.law import LawBroken, Subject, law
-from rlcore_testing.rig.bad_numbers import PLACES, VALUES
 from rlcore_testing.rig.isolate import call_on_two_ranks
+from rlcore_testing.rig.rollouts import PLACES, VALUES
 from rlcore_testing.rig.runs import Tiny, eager_options, run
 
 COUNTED = "skipped"

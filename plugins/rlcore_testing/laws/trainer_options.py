@@ -15,7 +15,7 @@ from rlcore.config import load_yaml
 from rlcore.errors import RLCoreError
 from rlcore_testing.law import LawBroken, Subject, law
 from rlcore_testing.rig.compare_runs import difference, steps, weights
-from rlcore_testing.rig.other_values import numeric_options, other_values, with_option
+from rlcore_testing.rig.recorder import numeric_options, other_values, with_option
 from rlcore_testing.rig.runs import Tiny, run
 
 BEFORE, IN_ALL, LONG = 2, 4, 10

@@ -15,7 +15,7 @@ from rlcore.config import merge
 from rlcore.settings import OptimizerConfig
 from rlcore_testing.law import LawBroken, Subject, law
 from rlcore_testing.recorded import Recorded
-from rlcore_testing.rig.double_precision import double_precision
+from rlcore_testing.rig.gradient_noise import double_precision
 from rlcore_testing.rig.isolate import call_on_two_ranks
 from rlcore_testing.rig.recorder import RecordingWatch, record
 from rlcore_testing.rig.runs import Tiny, noisy

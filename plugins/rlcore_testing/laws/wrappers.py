@@ -15,13 +15,13 @@ import pluggy
 from rlcore import hookspecs
 from rlcore.components import Component, describe_error
 from rlcore.config import structure
+from rlcore.plugins.choice import HOOK, layers_of
 from rlcore.plugins.metadata import CORE
 from rlcore.plugins.registry import all_registries
-from rlcore.plugins.wrappers import HOOK, layers_of
 from rlcore.settings import TrainConfig
 from rlcore_testing.law import BASE, DIST, LawBroken, Subject, law, require
-from rlcore_testing.rig.entry_points import hooks_of, resolve
 from rlcore_testing.rig.logger_runs import RunStub
+from rlcore_testing.rig.probes import hooks_of, resolve
 
 CALLED = ("samplers", "rewards", "pipelines", "optimizers", "schedulers")
 """Kinds that build something callable."""
@@ -75,9 +75,9 @@ def wrappers_keep_the_interface(subject: Subject) -> None:
     hooks.add_hookspecs(hookspecs)
     for plugin in subject.plugins:
         hooks.register(resolve(plugin.module), name=f"{plugin.dist}:{plugin.name}")
-    for component in (*all_registries().discovery.components, REWARD, TRAINER):
-        if component.dist not in BASE | {subject.dist}:
-            continue
+    own = [component for plugin in subject.plugins for component in plugin.components]
+    base = [each for each in all_registries().discovery.components if each.dist in BASE and each not in own]
+    for component in (*base, *own, REWARD, TRAINER):
         for layer in layers_of(component, hooks, structure(TrainConfig, subject.sections, where="config")):
             if layer.error is not None:
                 raise LawBroken(f"{HOOK} of {component} raises {describe_error(layer.error)}")

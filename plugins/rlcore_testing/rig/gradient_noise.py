@@ -3,16 +3,21 @@
 Another processor rounds sums in another order. An optimizer that divides a gradient by its own size, as Adam does with
 its default `eps`, makes whole steps of such errors: the bias of attention keys, whose true gradient is zero, has no
 other gradient. A comparison that holds with the noise does not depend on the processor.
+
+Also in this file: runs in float64, whatever precision the code of a run names.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 SWITCH = "RLCORE_TESTING_NOISE"
 """Environment variable with the seed of the noise, a whole number above 0; without it there is none."""
@@ -57,3 +62,36 @@ class GradientNoise:
             signs = torch.randint(0, 2, weight.shape, generator=self._generator) * 2 - 1
             share = SHARE * torch.finfo(weight.dtype).eps / torch.finfo(torch.float32).eps
             weight.grad.add_(signs.to(weight.grad), alpha=share * largest[self._blocks.get(weight, "")])
+
+
+class _Doubled(TorchFunctionMode):
+    """Replace float32 by float64 in the arguments of every function of torch, and `Tensor.float` by `Tensor.double`."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        if function is Tensor.float:
+            return args[0].double()
+        given = {name: _doubled(value) for name, value in (kwargs or {}).items()}
+        return function(*map(_doubled, args), **given)
+
+
+def _doubled(argument: Any) -> Any:
+    return torch.float64 if argument is torch.float32 else argument
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Compute in float64 in the block: new tensors, and those that the code converts to float32, are float64.
+
+    Libraries and trainers convert to float32 in many places, such as the norms of Llama. In float64 throughout, two
+    implementations of one formula agree to about 1e-12, and every other difference is one of the formulas.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Doubled():
+            yield
+    finally:
+        torch.set_default_dtype(before)

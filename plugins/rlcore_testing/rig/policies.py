@@ -1,4 +1,8 @@
-"""Policies built by an architecture under test, and comparisons of their outputs with expected ones."""
+"""Policies built by an architecture under test, and comparisons of their outputs with expected ones.
+
+Also in this file: a head that the laws of architectures and samplers bring, as an algorithm would
+(`rlcore.protocols.SteeringHead`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.errors import PluginError
-from rlcore.protocols import Learner, Policy
+from rlcore.protocols import Learner, Policy, Trunk
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_testing.law import LawBroken, Subject, require
 from rlcore_testing.rig.reference_transformers import action_logprobs
@@ -195,3 +199,32 @@ def require_close(
         f"{what} should be {float(expected.flatten()[worst]):.6f} (entry {worst} of the flattened tensor); it is "
         f"{float(seen.flatten()[worst]):.6f}; {advice}",
     )
+
+
+NAME, OUTPUT = "probe", "ratings"
+
+
+class ProbeHead(nn.Module):
+    """Rate every token by a linear map of the hidden state, Linear(H, V); ratings less V steer sampling.
+
+    Args:
+        trunk: what it is built on.
+    """
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.fall = nn.Linear(trunk.width, trunk.vocabulary)
+
+    def forward(self, hidden: Tensor, chosen: Tensor) -> dict[str, Tensor]:
+        """Return the rating of each chosen token and the token itself: float32[2, N]."""
+        ratings = self.fall(hidden.float()).gather(1, chosen[:, None])[:, 0]
+        return {OUTPUT: torch.stack([ratings, chosen.float()])}
+
+    def advantages(self, hidden: Tensor, values: Tensor | None) -> Tensor:
+        """Return the ratings of all tokens, less V: float32[B, V]."""
+        ratings: Tensor = self.fall(hidden.float())
+        return ratings if values is None else ratings - values[:, None]
+
+
+PROBE = {NAME: ProbeHead}
+"""The argument `heads` of an architecture."""

@@ -1,4 +1,7 @@
-"""Probes of laws about dists and options; each function is called in a new process."""
+"""Probes of laws about dists and options; each function is called in a new process.
+
+Also in this file: the objects that entry points name, and the hooks that these implement.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,11 @@ from types import FunctionType
 from typing import Any
 
 import attrs
+import pluggy
 
 from rlcore.components import Component
-from rlcore.plugins.checks import HEAVY
+from rlcore.hookspecs import PROJECT
+from rlcore.plugins.discovery import HEAVY
 
 
 def watch_import(modules: Sequence[str]) -> dict[str, Any]:
@@ -189,7 +194,7 @@ def unpack(dist: str, sent: Mapping[str, str]) -> list[str]:
 
 def read_options(reference: str) -> dict[str, Any]:
     """Import and describe a class of options as `rlcore show` does; return the heavy modules that were imported."""
-    from rlcore.config.describe import describe
+    from rlcore.config.options import describe
 
     module, _, attribute = reference.partition(":")
     target: Any = importlib.import_module(module)
@@ -210,3 +215,18 @@ def run_help(command: str) -> dict[str, Any]:
         except SystemExit as left:
             code = left.code
     return {"code": code, "printed": printed.getvalue(), "heavy": _heavy()}
+
+
+def resolve(reference: str) -> Any:
+    """Return the module, or its attribute, that the value of an entry point names."""
+    module, _, attribute = reference.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in filter(None, attribute.split(".")):
+        found = getattr(found, part)
+    return found
+
+
+def hooks_of(reference: str) -> list[str]:
+    """Return the names of the hooks that an entry point's object implements."""
+    plugin, known = resolve(reference), pluggy.PluginManager(PROJECT)
+    return [name for name in dir(plugin) if known.parse_hookimpl_opts(plugin, name) is not None]

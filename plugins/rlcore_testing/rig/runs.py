@@ -23,11 +23,10 @@ from rlcore.settings import OptimizerConfig
 from rlcore.training.api import Result, train
 from rlcore.training.run_components import PIPELINES, own_choice
 from rlcore_testing.law import LawBroken, Subject
-from rlcore_testing.rig.bad_numbers import Spoiler
 from rlcore_testing.rig.gradient_noise import GradientNoise, noise_seed
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.rig.policies import checked
-from rlcore_testing.rig.rollouts import Scripted, stacking_wider
+from rlcore_testing.rig.rollouts import Scripted, Spoiler, stacking_wider
 from rlcore_testing.rig.watch import Watch, watching
 from rlcore_testing.small import (
     PROMPTS,

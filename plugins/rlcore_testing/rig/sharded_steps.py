@@ -11,7 +11,7 @@ from rlcore.optim.updater import Updater
 from rlcore.plugins.registry import registries
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig, RunConfig
-from rlcore_testing.rig.batches import make_batch
+from rlcore_testing.rig.compare_runs import make_batch
 from rlcore_testing.rig.gradient_noise import GradientNoise
 from rlcore_testing.small import make_llama, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm

@@ -40,7 +40,7 @@ class Watch:
         frozen: names of the parameters that required no gradient when the policy was built.
         rates: after each step, the learning rate that each schedule of `run.updater` has next.
         pressed: whether Ctrl-C has been pressed.
-        spoiler: puts a bad number into the outputs of policies, or None (`rlcore_testing.rig.bad_numbers.Spoiler`).
+        spoiler: puts a bad number into the outputs of policies, or None (`rlcore_testing.rig.rollouts.Spoiler`).
         noise: adds noise to gradients, or None.
         uses_reference: whether log-probs of the reference, and not its logits, have been computed.
     """

@@ -58,7 +58,8 @@ def _conversion(parser: argparse.ArgumentParser, values: dict[str, Any], argumen
     """Convert the values of a file as those of the library and the trainer that they, or the command, name."""
     from rlcore.errors import ConfigError
     from rlcore.plugins.registry import all_registries
-    from rlcore_tools.conversion import recipes, trl_arguments, trlx_config, trlx_sweep
+    from rlcore_tools.conversion import recipes, trl_arguments, trlx_config
+    from rlcore_tools.conversion import trlx_config as trlx_sweep
     from rlcore_tools.synonyms import component_names, synonyms
 
     is_trlx = isinstance(values.get("train"), dict) and isinstance(values.get("method"), dict)

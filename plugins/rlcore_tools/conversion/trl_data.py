@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlcore_tools.conversion.conversion import Conversion
-from rlcore_tools.conversion.trl_teachers import SAMPLING
+from rlcore_tools.conversion.trl_rules import SAMPLING
 
 FILES = ("json", "csv", "parquet", "text")
 """Values of `path` in TRL's mixtures that name the type of `data_files`."""

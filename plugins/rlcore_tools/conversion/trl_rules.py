@@ -1,7 +1,12 @@
-"""Arguments of TRL whose meaning depends on others: the losses of GRPO, its reference, samplers, and model options."""
+"""Arguments of TRL whose meaning depends on others: the losses of GRPO, its reference, samplers, and model options.
+
+Also in this file: arguments of TRL's GKDConfig, DistillationConfig and OnlineDPOConfig whose meaning depends on others;
+arguments of TRL that count: sequences of a step, steps, and how often something happens.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -185,3 +190,187 @@ def convert_reference_free(conversion: Conversion, given: dict[str, Any], method
     elif loss != "simpo":
         conversion.leave("loss_type", loss, "without a reference there are the losses cpo and simpo; cpo is written")
         given["loss_type"] = "cpo"
+
+
+SAMPLING = ("online_dpo", "distill_prompts")
+"""Trainers that learn from prompts, and have no option for the number of rollouts."""
+
+
+def convert_teacher(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert the divergence of GKD, and the temperatures: TRL's divergence is at 1, and it samples at another."""
+    if not conversion.has("trainer.teacher"):
+        return
+    _convert_divergence(conversion, given)
+    conversion.put("trainer.temperature", 1.0)
+    conversion.notes.append("trainer.temperature: is 1, that of TRL's divergence; its temperature is that of sampling")
+    conversion.notes.append(
+        "trainer.on_policy: is the share of the rows of every batch, TRL's lmbda that of the batches"
+    )
+    is_sequence = given.pop("seq_kd", None)
+    if conversion.trainer == "distill_prompts":
+        conversion.put("trainer.teacher_temperature", given.get("temperature") or 1.0)
+        if not is_sequence:
+            conversion.leave("seq_kd", is_sequence, "the teacher samples the outputs here; --trainer gkd takes samples")
+    elif is_sequence:
+        conversion.leave(
+            "seq_kd", is_sequence, "name --trainer distill_prompts, whose other outputs the teacher samples"
+        )
+    _convert_dropout(conversion, given)
+
+
+def convert_distillation(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert the divergence of TRL's DistillationTrainer, whose policy samples all outputs.
+
+    Its temperature is that of sampling and of the divergence, as here by default.
+    """
+    _convert_divergence(conversion, given)
+    conversion.put("trainer.on_policy", 1.0)
+    if not given.pop("disable_dropout", None):
+        conversion.notes.append("dropout: there is none here; TRL's default keeps that of the model")
+
+
+def _convert_divergence(conversion: Conversion, given: dict[str, Any]) -> None:
+    beta = given.pop("beta", None)
+    if beta is None:
+        return
+    kind = {0.0: "forward_kl", 1.0: "reverse_kl"}.get(beta, "jsd")
+    conversion.put("trainer.divergence", kind)
+    if kind == "jsd":
+        conversion.put("trainer.beta", beta)
+
+
+def convert_online(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert the length and the weight of online DPO."""
+    if conversion.trainer != "online_dpo":
+        return
+    beta = given.get("beta")
+    if isinstance(beta, list | tuple):
+        given.pop("beta")
+        if len(beta) == 1:
+            conversion.put("trainer.beta", beta[0])
+        elif beta:
+            conversion.leave("beta", beta, "there is one for all epochs")
+    longest, new = given.pop("max_length", None), given.get("max_new_tokens")
+    if longest is not None and new is not None and longest > new:
+        conversion.put("data.max_prompt_tokens", longest - new)
+        conversion.notes.append("data.max_prompt_tokens: is max_length - max_new_tokens")
+    elif longest is not None:
+        conversion.leave("max_length", longest, "it leaves no room for a prompt before max_new_tokens")
+    conversion.notes.append("equal scores give no pair; TRL then takes the first answer as the chosen one")
+    if given.get("missing_eos_penalty"):
+        penalty = given.pop("missing_eos_penalty")
+        conversion.leave("missing_eos_penalty", penalty, "there is none; a reward function can subtract it")
+    _convert_dropout(conversion, given)
+
+
+def _convert_dropout(conversion: Conversion, given: dict[str, Any]) -> None:
+    if given.pop("disable_dropout", None) is False:
+        conversion.leave("disable_dropout", False, f"trainer {conversion.trainer!r} never uses dropout")
+
+
+ONE_PROCESS = "batch sizes are those of one process: multiply them by the number of processes, which --processes N does"
+
+
+def convert_batch(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert the number of sequences of an optimizer step, and of a round of sampling."""
+    size, parts = given.pop("per_device_train_batch_size"), given.pop("gradient_accumulation_steps")
+    given["processes"] = processes = given.pop("num_processes", None) or 1
+    if processes > 1:
+        conversion.put("run.processes", processes)
+        conversion.notes.append(f"batch sizes are those of {processes} processes together")
+    else:
+        conversion.notes.append(ONE_PROCESS)
+    rounds = 1
+    if conversion.has("trainer.num_generations") and conversion.has("trainer.rollouts"):
+        rounds = _convert_generations(conversion, given, size, parts)
+    else:
+        conversion.put("trainer.batch_size", size * parts * processes)
+    if conversion.has("trainer.rollouts") and conversion.has("trainer.batch_size"):
+        rounds = given.pop("num_mini_batches", 1)
+        conversion.put("trainer.rollouts", size * parts * rounds * processes)
+        if (episodes := given.pop("total_episodes", None)) is not None:
+            conversion.put("run.steps", math.ceil(episodes / (size * parts * rounds * processes)))
+            given.pop("num_train_epochs")
+        rounds *= given.get("num_ppo_epochs") or 1
+    if parts > 1:
+        conversion.put("trainer.micro_batch_size", size)
+    given["updates"] = rounds
+
+
+def _convert_generations(conversion: Conversion, given: dict[str, Any], size: int, parts: int) -> int:
+    """Convert what TRL samples at once, and learns from `num_iterations` times; return a round's optimizer steps.
+
+    TRL samples `pieces` micro-batches at once, makes `pieces * passes` backward passes over them, and an optimizer step
+    after every `parts` of these.
+    """
+    processes, pieces = given["processes"], given.pop("steps_per_generation", None)
+    whole, size = given.pop("generation_batch_size", None), size * processes  # TRL's whole is that of all processes
+    whole = whole or size * (pieces or parts)
+    pieces, passes = whole // size, given.pop("num_iterations", None) or 1
+    minibatches, iterations, is_exact = max(pieces // parts, 1), passes, pieces % parts == 0
+    if not pieces or whole % size:
+        on = f", on {processes} processes" if processes > 1 else ""
+        conversion.leave(
+            "generation_batch_size", whole, f"it is no multiple of per_device_train_batch_size, {size // processes}{on}"
+        )
+    elif parts % pieces == 0:  # an optimizer step takes several samplings, or several passes over one
+        repeats = parts // pieces
+        whole *= max(repeats // passes, 1)
+        iterations = max(passes // repeats, 1)
+        is_exact = repeats % passes == 0 or passes % repeats == 0
+    if pieces and not is_exact:
+        how = f"steps of {parts} micro-batches do not divide {passes} passes over {pieces}; whole steps are written"
+        conversion.leave("steps_per_generation", pieces, how)
+    conversion.put("trainer.rollouts", whole)
+    if isinstance(group := given.get("num_generations"), int) and whole % group:
+        conversion.notes.append(
+            f"trainer.rollouts: {whole} is no multiple of num_generations = {group}, so the file is for several "
+            "processes: --processes N multiplies by their number"
+        )
+    conversion.put("trainer.minibatches", minibatches)
+    if passes > 1:
+        conversion.put("trainer.iterations", iterations)
+    return minibatches * iterations
+
+
+def convert_length(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert the number of steps, and when evaluations are made and checkpoints written."""
+    rounds, steps, epochs = (
+        given.pop("updates"),
+        given.pop("max_steps", None) or -1,
+        given.pop("num_train_epochs", None),
+    )
+    if steps > 0:
+        conversion.put("run.steps", math.ceil(steps / rounds))
+    elif epochs is not None:
+        conversion.put("run.epochs", epochs)
+    for name in ("warmup_ratio", "warmup_steps"):
+        _warmup(conversion, name, given.pop(name, None) or 0, steps)
+    for ours, name in (("eval", "eval"), ("checkpoint", "save")):
+        _cadence(
+            conversion, (ours, name), given.pop(f"{name}_strategy", None), given.pop(f"{name}_steps", None), rounds
+        )
+    if rounds > 1:
+        conversion.notes.append(f"steps are rounds of {rounds} optimizer steps; counts of steps are divided by it")
+
+
+def _warmup(conversion: Conversion, name: str, value: float, steps: int) -> None:
+    if 0 < value < 1 and steps <= 0:
+        conversion.leave(name, value, "set trainer.optimizer.warmup_steps to this share of all optimizer steps")
+    elif value:
+        conversion.put("trainer.optimizer.warmup_steps", math.ceil(value * steps) if value < 1 else int(value))
+
+
+def _cadence(conversion: Conversion, names: tuple[str, str], strategy: Any, every: float | None, rounds: int) -> None:
+    """Convert when evaluations are made, or checkpoints written: `names` are those of the section, here and in TRL."""
+    section, theirs = names
+    if str(strategy) == "no":
+        conversion.put(f"{section}.at_end", False)
+    elif str(strategy) == "epoch":
+        conversion.leave(f"{theirs}_strategy", strategy, f"set {section}.every to the number of steps of an epoch")
+    elif every and every < 1:
+        conversion.leave(f"{theirs}_steps", every, f"set {section}.every to this share of all steps")
+    elif every:
+        conversion.put(f"{section}.every", math.ceil(every / rounds))
+    elif strategy is not None:
+        conversion.leave(f"{theirs}_strategy", strategy, f"set {section}.every by hand")

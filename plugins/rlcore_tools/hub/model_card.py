@@ -15,8 +15,8 @@ from huggingface_hub import ModelCardData
 
 from rlcore.components import Component
 from rlcore.config import dump_yaml
-from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
+from rlcore.config.yaml_files import existing_path
 from rlcore.errors import RLCoreError
 from rlcore.loggers import display_row, place_in
 from rlcore.plugins.registry import registries

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from rlcore_tools.new_plugin.kinds import KINDS
+from rlcore_tools.new_plugin.write import KINDS
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:

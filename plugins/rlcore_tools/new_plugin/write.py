@@ -1,22 +1,238 @@
-"""Render the templates of one kind, and write the package to disk in one rename."""
+"""Render the templates of one kind, and write the package to disk in one rename.
+
+Also in this file: the names of a new plugin: its dist, import package, component and classes; the kinds of plugin that
+`rlcore new-plugin` can write.
+"""
 
 from __future__ import annotations
 
+import importlib.machinery
+import keyword
+import re
 import shlex
 import shutil
+import sys
 import tempfile
 import textwrap
+import unicodedata
 from importlib import resources
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
+import attrs
 from packaging.version import Version
 
 import rlcore
-from rlcore.errors import ScaffoldError
-from rlcore_tools.new_plugin.kinds import KINDS, PluginKind
-from rlcore_tools.new_plugin.names import Names, read_name
+from rlcore.components import normalise
+from rlcore.errors import PluginNameError, ScaffoldError
+from rlcore.plugins.registry import all_registries
+
+
+@attrs.frozen
+class PluginKind:
+    """One kind of plugin: the values that its templates need.
+
+    Attributes:
+        name: value of `--kind`, and name of the module with the implementation.
+        registry: registry of the components of this kind.
+        noun: name of a component in a sentence.
+        target: attribute to register, with `{title}` for the component's name in CamelCase.
+        summary: one-line description for `rlcore show`.
+        about: first sentence of the README.
+        uses_torch: whether the package imports torch itself.
+        uses_transformers: whether it needs the language models and pipelines of `rlcore-transformers`.
+        builds_on: further packages of the repository that it needs.
+    """
+
+    name: str
+    registry: str
+    noun: str
+    target: str
+    summary: str
+    about: str
+    uses_torch: bool = False
+    uses_transformers: bool = False
+    builds_on: tuple[str, ...] = ()
+
+
+_ALL = (
+    PluginKind(
+        name="trainer",
+        registry="trainers",
+        noun="trainer",
+        target="{title}Trainer",
+        summary="REINFORCE with a leave-one-out baseline",
+        about="A trainer for rlcore: REINFORCE with a leave-one-out baseline. It weights the log-probability of each "
+        "response by its score minus the mean score of the other responses in the round.",
+        uses_torch=True,
+        uses_transformers=True,
+    ),
+    PluginKind(
+        name="logger",
+        registry="loggers",
+        noun="logger",
+        target="{title}Logger",
+        summary="metrics in a CSV file, one value per row",
+        about="A logger for rlcore that writes the metrics of a run to a CSV file, one value per row, so that each "
+        "step may have different metrics.",
+    ),
+    PluginKind(
+        name="pipeline",
+        registry="pipelines",
+        noun="pipeline",
+        target="{title}Pipeline",
+        summary="prompts inserted into a template",
+        about="A pipeline for rlcore that inserts every prompt into a template before it is tokenised.",
+        uses_transformers=True,
+    ),
+    PluginKind(
+        name="architecture",
+        registry="architectures",
+        noun="architecture",
+        target="build_policy",
+        summary="causal_lm with frozen embeddings",
+        about="An architecture for rlcore that builds any causal language model with frozen token embeddings, and "
+        "optionally other frozen parameters.",
+        uses_transformers=True,
+    ),
+    PluginKind(
+        name="store",
+        registry="rollout_stores",
+        noun="rollout store",
+        target="{title}Store",
+        summary="the rollouts with the highest scores, in memory",
+        about="A rollout store for rlcore that keeps the rollouts with the highest scores between sampling and "
+        "learning, and drops the others.",
+    ),
+    PluginKind(
+        name="sampler",
+        registry="samplers",
+        noun="sampler",
+        target="{title}Sampler",
+        summary="batches of prompts limited by a token budget",
+        about="A sampler for rlcore whose batch size follows from a token budget and the length of the prompts.",
+        uses_torch=True,
+    ),
+    PluginKind(
+        name="reward",
+        registry="rewards",
+        noun="reward",
+        target="{title}Reward",
+        summary="share of given words in the output, minus a length penalty",
+        about="A reward for rlcore: the share of given words that occur in an output, minus a penalty for its length.",
+    ),
+    PluginKind(
+        name="environment",
+        registry="environments",
+        noun="environment",
+        target="{title}Environment",
+        summary="guess a number, with answers that say higher or lower",
+        about="An environment for rlcore: a game in which the policy guesses a number and reads whether it is higher "
+        "or lower.",
+        uses_transformers=True,
+        builds_on=("rlcore-environments",),
+    ),
+)
+KINDS = {kind.name: kind for kind in _ALL}
+
+
+PREFIX = "rlcore-"
+LONGEST = 30
+"""Most characters in a component's name; the conformance kit has the same limit."""
+RESERVED = ("example", "src", "tests")
+"""Names of other modules and folders in the package's repository."""
+
+
+@attrs.frozen
+class Names:
+    """The names of one plugin.
+
+    Attributes:
+        dist: name for pip, such as `rlcore-my-algo`.
+        package: import package, such as `rlcore_my_algo`.
+        component: name in a configuration, such as `my-algo`.
+        title: prefix of the class names, such as `MyAlgo`.
+    """
+
+    dist: str
+    package: str
+    component: str
+    title: str
+
+
+def read_name(name: str, kind: PluginKind) -> Names:
+    """Derive all names of a plugin from the name of its dist.
+
+    Raises:
+        PluginNameError: the name is not valid for a dist, or its package or component would be invalid or hide another.
+    """
+    _check_form(name)
+    component = name.removeprefix(PREFIX)
+    names = Names(
+        dist=name,
+        package=name.replace("-", "_"),
+        component=component,
+        title=_title(component, kind),
+    )
+    _check_package(names)
+    for other in getattr(all_registries(), kind.registry).matches(component):
+        raise PluginNameError(
+            f"'{name}': {other.dist} {other.version} already has a {kind.noun} '{component}'; choose another name"
+        )
+    return names
+
+
+def _check_form(name: str) -> None:
+    component = name.removeprefix(PREFIX)
+    if len(component) > LONGEST:
+        raise PluginNameError(
+            f"'{name}': the component name '{component}' has {len(component)} characters; the limit is {LONGEST}"
+        )
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        near = re.sub(r"[^a-z0-9]+", "-", normalise(_without_accents(name))).strip("-0123456789")
+        hint = f"; try '{near}'" if near else ""
+        raise PluginNameError(
+            f"'{name}': a name consists of lower-case letters, digits and single '-' between them, and begins with a "
+            f"letter{hint}"
+        )
+    if not component[0].isalpha():
+        raise PluginNameError(f"'{name}': the component name after '{PREFIX}' must begin with a letter")
+
+
+def _title(component: str, kind: PluginKind) -> str:
+    """Return a component's name in CamelCase without the suffix that its class gets: MyLogger, not MyLoggerLogger."""
+    title = "".join(part[:1].upper() + part[1:] for part in component.split("-"))
+    return title.removesuffix(kind.target.removeprefix("{title}")) or title
+
+
+def _without_accents(name: str) -> str:
+    return unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+
+
+def _check_package(names: Names) -> None:
+    package = names.package
+    if keyword.iskeyword(package):
+        raise PluginNameError(f"'{names.dist}': '{package}' is a Python keyword and cannot be imported")
+    if package in sys.stdlib_module_names:
+        raise PluginNameError(f"'{names.dist}': its package would hide the standard library's module '{package}'")
+    if package in RESERVED:
+        raise PluginNameError(f"'{names.dist}': the repository has another '{package}'; choose another name")
+    try:
+        installed = distribution(names.dist)
+    except PackageNotFoundError:
+        pass
+    else:
+        raise PluginNameError(
+            f"'{names.dist}': {names.dist} {installed.version} is already installed; choose another name"
+        )
+    folders = [folder for folder in sys.path if folder not in {"", str(Path.cwd())}]
+    spec = importlib.machinery.PathFinder.find_spec(package, folders)
+    if spec is not None:
+        origin = spec.origin or ", ".join(spec.submodule_search_locations or ())
+        raise PluginNameError(f"'{names.dist}': its package would hide the module '{package}' in {origin}")
+
 
 SUFFIX = ".tmpl"
 PART = "part-"

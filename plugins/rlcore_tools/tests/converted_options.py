@@ -8,8 +8,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from rlcore.plugins.registry import all_registries
-from rlcore_tools.conversion.trl_arguments import RENAMED
-from rlcore_tools.conversion.trl_values import NAMES, ROWS, kinds_of
+from rlcore_tools.conversion.trl_arguments import NAMES, RENAMED, ROWS, kinds_of
 
 
 def options_of(trainer: str) -> type:

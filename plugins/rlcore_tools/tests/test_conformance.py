@@ -5,6 +5,6 @@ import pytest
 from rlcore_testing import Case, conformance
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-tools"))
+@pytest.mark.parametrize("law", conformance("rlcore-tools:tools"))
 def test_law(law: Case) -> None:
     law()

@@ -10,7 +10,7 @@ import pytest
 from rlcore.cli import main
 from rlcore.config import dump_yaml, load_yaml
 from rlcore.plugins.registry import all_registries
-from rlcore_tools.conversion.trlx_sweep import convert_sweep
+from rlcore_tools.conversion.trlx_config import convert_sweep
 
 TUNE = {
     "mode": "max", "metric": "mean_reward", "search_alg": "bohb", "scheduler": "hyperbandforbohb", "num_samples": 32,
@@ -51,8 +51,8 @@ def test_a_sweep_becomes_a_section_that_the_sweep_reads(tmp_path: Path, capsys: 
     said = capsys.readouterr().err
     assert "not converted: tune_config.reuse_actors = True" in said
     assert "check: parallel: 8 trials at the same time share one machine, unless the sweep runs --on ray" in said
-    pytest.importorskip("rlcore_sweep")
-    from rlcore_sweep.sweep_options import read_sweep
+    pytest.importorskip("rlcore_tools.sweep")
+    from rlcore_tools.sweep.sweep_options import read_sweep
 
     (tmp_path / "run.yaml").write_text("trainer: {name: ppo}\n")
     sweep = read_sweep(tmp_path / "run.yaml", [], {}, space=out)

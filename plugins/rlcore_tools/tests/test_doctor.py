@@ -16,8 +16,8 @@ import pytest
 import rlcore
 from rlcore.cli import main
 from rlcore_tools.doctor import doctor_command, machine
-from rlcore_tools.doctor.doctor_report import write_problems, write_report, write_torch
-from rlcore_tools.doctor.packages import requirements
+from rlcore_tools.doctor.doctor_command import write_problems, write_report, write_torch
+from rlcore_tools.doctor.machine import requirements
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[3]
@@ -322,6 +322,6 @@ class Needing:
 def test_a_pre_release_fits_a_requirement_by_its_place_among_the_versions(
     version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlcore_tools.doctor.packages.installed_version", lambda name: version)
+    monkeypatch.setattr("rlcore_tools.doctor.machine.installed_version", lambda name: version)
     needing: Any = Needing("acme>=0.2.0.dev0")
     assert [package.fits for package in requirements(needing)] == [fits]

@@ -12,11 +12,11 @@ from transformers import PreTrainedTokenizerFast
 
 import rlcore
 from rlcore.settings import DataConfig
-from rlcore_preferences.preferences import build_preferences
 from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_tools.equal_rows import WINDOW, Equal, find_equal
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.preferences.preferences import build_preferences
 
 DATA = DataConfig()
 FILE = "report/first rows.txt"

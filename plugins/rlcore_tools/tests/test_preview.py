@@ -16,8 +16,7 @@ from rlcore.types import Sample
 from rlcore_report.page_data import page_data
 from rlcore_report.run_record import read_run
 from rlcore_tools.planned_data import read_data
-from rlcore_tools.screen import plain_text
-from rlcore_tools.shown_rows import show_rows
+from rlcore_tools.shown_rows import plain_text, show_rows
 
 SPECIAL = ["<eos>", "<user>", "<assistant>", "<end>"]
 TEMPLATE = (

@@ -7,8 +7,7 @@ import attrs
 from rlcore.settings import DataConfig
 from rlcore.types import Sample
 from rlcore_testing.small import make_tokenizer
-from rlcore_tools.screen import plain_text
-from rlcore_tools.shown_rows import show_rows
+from rlcore_tools.shown_rows import plain_text, show_rows
 
 
 @attrs.frozen

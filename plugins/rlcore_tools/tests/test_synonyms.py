@@ -8,7 +8,7 @@ import pytest
 
 import rlcore
 from rlcore.config import structure
-from rlcore.config.describe import describe
+from rlcore.config.options import describe
 from rlcore.errors import ConfigError, UnknownArgument, UnknownComponent
 from rlcore.plugins.builtin import published
 from rlcore.plugins.registry import all_registries

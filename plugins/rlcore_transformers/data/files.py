@@ -14,8 +14,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
-from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
+from rlcore.config.yaml_files import existing_path
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.data_sets import DAMAGED, guard_datasets

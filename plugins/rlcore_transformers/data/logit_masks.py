@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rlcore.components import describe_error
-from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
+from rlcore.config.yaml_files import existing_path
 from rlcore.data.user_code import load_reference
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.config import evolve
-from rlcore.config.paths import existing_path
+from rlcore.config.yaml_files import existing_path
 from rlcore.types import Prompt, Sample, SampleReward, is_conversation
 from rlcore_transformers.data.chat import make_chat
 from rlcore_transformers.data.data_sets import is_instance, is_stream
@@ -185,9 +185,11 @@ def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool
     fields = row if isinstance(row, Mapping) else {}
     content: Any = fields.get(column) if isinstance(row, Mapping) else row
     given: Any = fields.get("messages")
+    read = {column}
     if content is None and is_conversation(given):
         content = list(takewhile(lambda message: message["role"] != "assistant", given))
-    values = {name: fields.get(name) for name in columns if name != column}
+        read.add("messages")
+    values = {name: fields.get(name) for name in columns if name not in read}
     if isinstance(content, str):
         return Prompt(content, (0,), values), True
     messages = [dict(message) for message in content or ()] if is_conversation(content) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.truncation import warn_of_counts
+from rlcore.data.text import warn_of_counts
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import RESERVED_COLUMNS, Prompt, is_conversation

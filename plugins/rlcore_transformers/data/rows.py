@@ -101,7 +101,7 @@ def load_rows(
     rows = load_source(source, what)
     needed = [name for name in data.columns if answers or name == data.prompt_column]
     rows = read_types(rename_columns(rows, data.columns, what, needed=needed), data.column_types, what)
-    reader = _Reader(data, answers, is_chat=bool(tokenizer.chat_template))
+    reader = _RowReader(data, answers, is_chat=bool(tokenizer.chat_template))
     rows = [reader.read(row, f"{what}[{i}]") for i, row in enumerate(rows)]
     unread = Unread(tokenizer, what)
     for i, row in enumerate(rows):
@@ -127,7 +127,7 @@ def convert_prompt(row: Any, data: DataConfig, where: str) -> Any:
     Raises:
         DataError: the row has a known format, and is malformed.
     """
-    made = _Reader(data, (), is_chat=True).read(row, where)
+    made = _RowReader(data, (), is_chat=True).read(row, where)
     return made if isinstance(made, Mapping) else {data.prompt_column: made}
 
 
@@ -283,7 +283,7 @@ def refuse_messages(row: Mapping[str, Any], key: str, where: str) -> None:
     )
 
 
-class _Reader:
+class _RowReader:
     """Converts rows in known formats, and keeps for each the keys that became parts of prompts and messages."""
 
     def __init__(self, data: DataConfig, answers: Sequence[str], *, is_chat: bool) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.components import describe_error
-from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
+from rlcore.config.yaml_files import existing_path
 from rlcore.data.user_code import list_names, load_reference
 from rlcore.errors import DataError
 from rlcore.logging import get_logger

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
-from rlcore.config.paths import existing_path
-from rlcore.data.truncation import count_truncated, warn_of_counts
+from rlcore.config.yaml_files import existing_path
+from rlcore.data.text import count_truncated, warn_of_counts
 from rlcore.data.user_code import load_reference
 from rlcore.errors import CheckpointError, DataError, RLCoreError
 from rlcore.safe_text import shorten

@@ -14,7 +14,7 @@ from weakref import WeakSet
 import attrs
 
 from rlcore.config import evolve
-from rlcore.data.truncation import warn_of_end
+from rlcore.data.text import warn_of_end
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.chat import Chat, check_roles, fit_messages

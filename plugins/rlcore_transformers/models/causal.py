@@ -12,11 +12,9 @@ from transformers import PreTrainedModel
 from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import HeadBuilder
 from rlcore_transformers.models import loading
-from rlcore_transformers.models.compiled import use_compiler
-from rlcore_transformers.models.embedding_noise import add_noise
-from rlcore_transformers.models.forward import looks_ahead
+from rlcore_transformers.models.forward import add_noise, looks_ahead, use_compiler
 from rlcore_transformers.models.input_layout import CausalLayout
-from rlcore_transformers.models.liger import use_liger
+from rlcore_transformers.models.loading import use_liger
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.peft.adapters import keep_reference
 from rlcore_transformers.models.policy import ModelPolicy

@@ -1,33 +1,159 @@
-"""Run a language model over a batch of trajectories and compute the outputs of the chosen tokens only."""
+"""Run a language model over a batch of trajectories and compute the outputs of the chosen tokens only.
+
+Also in this file: compile the blocks of a model with `torch.compile`, for the passes that score batches; noise on the
+embeddings of a model in training (NEFTune).
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore import ops
-from rlcore.dropout import eval_mode, is_stochastic
-from rlcore.errors import ModelError
-from rlcore_transformers.models.compiled import compiled
-from rlcore_transformers.models.embedding_noise import noisy
-from rlcore_transformers.models.freezing import vocabulary_size
+from rlcore.errors import ConfigError, ModelError
+from rlcore.ops import eval_mode, is_stochastic
+from rlcore_transformers.models.freezing import blocks_of, vocabulary_size
 from rlcore_transformers.models.heads import BranchValue, ForwardPass, ValueSource, head_reads
+from rlcore_transformers.models.hub import first_line
 from rlcore_transformers.models.input_layout import InputLayout
 from rlcore_transformers.models.model_module import ModelModule
-from rlcore_transformers.models.speed.exactness import FAILURES, probe_tokens, tolerance
+from rlcore_transformers.models.speed.activations import FAILURES, probe_tokens, tolerance
 from rlcore_transformers.models.speed.frozen_trunk import FrozenTrunk, TrunkFollower
-from rlcore_transformers.models.speed.fused_logprobs import rows_for_the_head, score_tokens
+from rlcore_transformers.models.speed.fused_logprobs import LogitMap, rows_for_the_head, score_tokens
 from rlcore_transformers.models.speed.length_groups import in_groups
-from rlcore_transformers.models.speed.logit_tiles import LogitMap
 from rlcore_transformers.models.speed.packing import padded_inputs
+
+RATES = "embedding_dropout"
+"""Attribute of the input embeddings with alpha. Its name makes `rlcore.ops` find it among the dropout rates."""
+
+
+class Alpha(dict[str, float]):
+    """Alpha as a rate of dropout, which a trainer that needs a deterministic policy cannot disable unnoticed."""
+
+    def __setitem__(self, key: str, value: float) -> None:
+        """Refuse to become 0.
+
+        Raises:
+            ConfigError: dropout is disabled.
+        """
+        if value == 0:
+            raise ConfigError(
+                f"model.neftune_alpha = {self['alpha']:g}: this trainer disables dropout, because it compares the "
+                "policy with the one that sampled, or with a reference, and noise on the embeddings is of the same "
+                "kind; leave model.neftune_alpha out, or, if the trainer has the option, set trainer.dropout to true"
+            )
+        super().__setitem__(key, value)
+
+
+def add_noise(model: PreTrainedModel, alpha: float) -> None:
+    """Let `noisy` add noise to the embeddings of `model`; copies of it do so too."""
+    setattr(model.get_input_embeddings(), RATES, Alpha(alpha=alpha))
+
+
+@contextmanager
+def noisy(model: PreTrainedModel, tokens: Tensor, mask: Tensor, action_mask: Tensor) -> Iterator[None]:
+    """Add noise to the embeddings inside the context, if `add_noise` was called and a loss is computed.
+
+    x_t <- x_t + alpha / sqrt(L H) * u, u uniform in [-1, 1]^H, for each of the L tokens of a sequence. Jain et al.
+    2023, arXiv:2310.05914. A loss is computed if the model is in training mode and gradients are enabled; all other
+    passes, such as those of evaluation, sampling and the reference, have no noise. It comes from the generator
+    that dropout uses, and is the same for packed and padded batches.
+
+    Args:
+        model: the language model.
+        tokens: long[B, T].
+        mask: bool[B, T], True for real tokens.
+        action_mask: bool[B, T], True for chosen tokens.
+    """
+    embeddings = model.get_input_embeddings()
+    alpha: float = getattr(embeddings, RATES, {"alpha": 0.0})["alpha"]
+    if not (alpha and model.training and torch.is_grad_enabled()):
+        yield
+        return
+    read = mask & ops.needed(mask, ops.predicting(action_mask))  # later tokens have no effect on the loss
+    lengths = mask.sum(1, keepdim=True).expand_as(mask)[read]
+
+    def change(_: object, __: object, output: Tensor) -> Tensor:
+        width = output.shape[-1]
+        noise = torch.empty(len(lengths), width, dtype=output.dtype, device=output.device).uniform_(-1, 1)
+        noise = noise * (alpha / math.sqrt(width)) * lengths.to(output.device, output.dtype)[:, None].rsqrt()
+        if output.shape[:2] == tokens.shape and output.shape[:2] != (1, len(lengths)):
+            return output + output.new_zeros(output.shape).index_put((read.to(output.device),), noise)
+        if output.shape[1] != len(noise):
+            raise ConfigError(
+                f"model.neftune_alpha = {alpha:g}: {type(model).__name__} looks up embeddings of the shape "
+                f"{tuple(output.shape)} in a batch of {tuple(tokens.shape)} tokens, and which is whose is unknown; "
+                "leave model.neftune_alpha out"
+            )
+        return output + noise[None]
+
+    hook: Any = embeddings.register_forward_hook(change)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+_COMPILED: WeakKeyDictionary[nn.Module, Callable[..., Any]] = WeakKeyDictionary()
+"""Model → what compiles the function of one of its blocks; copies of a model have no entry."""
+
+
+def use_compiler(model: PreTrainedModel, backend: str) -> None:
+    """Let `compiled` compile the blocks of `model`, after a trial on a small function.
+
+    Raises:
+        ConfigError: the backend does not exist or cannot run on this machine.
+    """
+    try:
+        torch.compile(lambda x: x * 2 + 1, backend=backend)(torch.zeros(2, device=model.device))
+    except Exception as error:  # of any compiler
+        raise ConfigError(
+            f"model.compile = {backend!r}: torch.compile cannot use it on this machine: {first_line(error)}; known are "
+            f"{', '.join(torch.compiler.list_backends())}; leave it out to run the model as it is"
+        ) from error
+    functions: dict[type[nn.Module], Callable[..., Any]] = {}
+
+    def compile_for(kind: type[nn.Module]) -> Callable[..., Any]:
+        if kind not in functions:
+            functions[kind] = torch.compile(kind.forward, backend=backend, dynamic=True)
+        return functions[kind]
+
+    _COMPILED[model] = compile_for
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Return whether `use_compiler` was called for this model."""
+    return model in _COMPILED
+
+
+@contextmanager
+def compiled(model: PreTrainedModel) -> Iterator[None]:
+    """Run the blocks of `model` compiled inside the context, if `use_compiler` was called.
+
+    Outside it, as in sampling, whose shapes change with every token, the blocks run as they are.
+    """
+    compile_for = _COMPILED.get(model)
+    if compile_for is None:
+        yield
+        return
+    blocks: list[Any] = [block for block in blocks_of(model) if "forward" not in vars(block)]
+    for block in blocks:
+        block.forward = MethodType(compile_for(type(block)), block)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
 
 
 class ModelOutputs(NamedTuple):

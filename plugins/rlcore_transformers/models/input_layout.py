@@ -1,21 +1,26 @@
-"""Build a model's inputs from a batch of trajectories; everything in which architectures differ is behind this."""
+"""Build a model's inputs from a batch of trajectories; everything in which architectures differ is behind this.
+
+Also in this file: build the inputs of an encoder-decoder from a batch of trajectories.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import attrs
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.config import evolve
-from rlcore.plugins.fence import first_result
+from rlcore.errors import ConfigError, DataError
+from rlcore.plugins.observers import first_result
 from rlcore.protocols import Decoder, DecoderRequest
-from rlcore.types import to_device
-from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, ReadHeads
+from rlcore.types import Trajectories, to_device
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, ReadHeads, Seq2SeqDecoder
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 from rlcore_transformers.models.speed.packing import pack, padded_inputs
 
@@ -135,3 +140,156 @@ class CausalLayout:
             model, prompts, max_new_tokens=max_new_tokens, heads=heads, pad_id=self.pad_id, autocast=autocast,
             packs=packs, speed=self.speed,
         )  # fmt: skip
+
+
+@attrs.frozen
+class Seq2SeqLayout:
+    """Inputs of an encoder-decoder: the encoder gets the tokens before the first chosen one, the decoder the rest.
+
+    The decoder's tokens may include turns of other speakers in a dialogue; these are inputs only and predict nothing.
+    Both sides start at column 0 however the batch is padded, because some families count positions from column 0.
+
+    Attributes:
+        opening: tokens that the decoder's input starts with, at least one.
+        closing: tokens appended to the encoder's input unless it ends with them already.
+        encoder_length: maximum tokens of the encoder's input, `closing` included; 0 without a bound.
+        decoder_length: maximum tokens of the decoder's input, `opening` included; 0 without a bound.
+        pad_id: fills shorter rows on the right; any id of the vocabulary.
+        speed: which techniques of speed are switched on.
+    """
+
+    opening: tuple[int, ...]
+    closing: tuple[int, ...] = ()
+    encoder_length: int = 0
+    decoder_length: int = 0
+    pad_id: int = 0
+    speed: SpeedConfig = ALL_ON
+    pads: ClassVar[bool] = True
+
+    def lay_out(
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        action_mask: Tensor,
+        *,
+        share: bool = False,  # noqa: ARG002  an encoder attends to later tokens too
+    ) -> ModelInputs:
+        """Build inputs as documented in `rlcore_transformers.models.input_layout.InputLayout.lay_out`.
+
+        Raises:
+            DataError: a sequence is longer than the encoder's or the decoder's maximum.
+        """
+        real = mask | action_mask  # a token that is only scored, after the end of a sequence, is not in the mask
+        begun = action_mask.cumsum(1) > 0
+        source, target = real & ~begun, real & begun
+        encoder_ids, encoder_mask = self._encoder_inputs(tokens[source], source.sum(1, keepdim=True))
+        columns = target.cumsum(1) - 1
+        last = (columns * action_mask).amax(1, keepdim=True)
+        decoder_ids = self._decoder_inputs(tokens[target & (columns < last)], last)
+        before = torch.arange(len(tokens), device=tokens.device)[:, None] * decoder_ids.shape[1] + len(self.opening) - 1
+        inputs = {
+            "input_ids": encoder_ids,
+            "attention_mask": encoder_mask,
+            "decoder_input_ids": decoder_ids,
+            "use_cache": False,
+        }
+        return ModelInputs(inputs, (before + columns)[action_mask], tokens[action_mask])
+
+    def _encoder_inputs(self, flat: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Stack B texts of `lengths`, long[B, 1], tokens and append `closing`: ids and mask, long[B, E]."""
+        columns = torch.arange(int(lengths.max()) + len(self.closing), device=flat.device)
+        ids = flat.new_full((len(lengths), len(columns)), self.pad_id)
+        ids = ids.masked_scatter(columns < lengths, flat)
+        if self.closing:
+            end = flat.new_tensor(self.closing)
+            tail = torch.arange(len(self.closing), device=flat.device)
+            tails = ids.gather(1, (lengths - len(end) + tail).clamp(min=0))
+            is_closed = (lengths >= len(end)) & (tails == end).all(1, keepdim=True)
+            ids = ids.scatter(1, lengths + tail, end.expand(len(ids), -1))
+            lengths = lengths + len(end) * ~is_closed
+        if 0 < self.encoder_length < int(lengths.max()):
+            raise DataError(
+                f"a prompt has {int(lengths.max())} tokens{self._closed}, more than the {self.encoder_length} that the "
+                f"model's encoder accepts: set data.max_prompt_tokens to {self.max_prompt_length} to cut prompts on "
+                "the left, or shorten the text before a sample's first output"
+            )
+        return ids, (columns < lengths).long()
+
+    def _decoder_inputs(self, flat: Tensor, lengths: Tensor) -> Tensor:
+        """Stack B continuations of `lengths`, long[B, 1], tokens after `opening`: long[B, D]."""
+        start = len(self.opening)
+        width = start + int(lengths.max())
+        if 0 < self.decoder_length < width:
+            raise DataError(
+                f"from its first output on, a sequence has {width - start + 1} tokens, more than the "
+                f"{self.max_new_tokens} that the model's decoder accepts: shorten the outputs, or set "
+                "data.max_sample_tokens to cut samples on the right"
+            )
+        columns = torch.arange(width, device=flat.device)
+        ids = flat.new_full((len(lengths), width), self.pad_id)
+        ids[:, :start] = flat.new_tensor(self.opening)
+        return ids.masked_scatter((columns >= start) & (columns < start + lengths), flat)
+
+    @property
+    def max_prompt_length(self) -> int:
+        """Return the maximum tokens of a prompt; 0 without a bound."""
+        return max(self.encoder_length - len(self.closing), 0)
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Return the maximum tokens from the first chosen one on; 0 without a bound."""
+        return max(self.decoder_length - len(self.opening), 0)
+
+    @property
+    def max_length(self) -> int:
+        """Return the maximum tokens of a whole sequence; 0 without a bound."""
+        if not (self.encoder_length and self.decoder_length):
+            return 0
+        return self.max_prompt_length + self.max_new_tokens
+
+    @property
+    def _closed(self) -> str:
+        return f" ({len(self.closing)} of them closing it)" if self.closing else ""
+
+    def lockstep(self) -> Seq2SeqLayout:
+        """Return this layout without groups of sequences."""
+        return attrs.evolve(self, speed=evolve(self.speed, length_groups=False))
+
+    def decoder(
+        self,
+        model: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        heads: ReadHeads | None,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        waiting: int = 0,  # noqa: ARG002  prompts cannot join this decoder
+    ) -> Decoder:
+        """Return a decoder of `prompts`.
+
+        Raises:
+            ConfigError: `max_new_tokens` exceeds the decoder's maximum.
+            DataError: a prompt is longer than the encoder's maximum.
+        """
+        if 0 < self.max_new_tokens < max_new_tokens:
+            raise ConfigError(
+                f"gen.max_new_tokens = {max_new_tokens}: the decoder of {type(model).__name__} accepts "
+                f"{self.decoder_length} tokens, {len(self.opening)} of which start every output; give at most "
+                f"{self.max_new_tokens}"
+            )
+        distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        batch = Trajectories.stack(list(distinct), [[False] * len(prompt) for prompt in distinct], pad_id=self.pad_id)
+        batch = batch.to(model.device)
+        copies = None
+        if len(distinct) < len(prompts):
+            copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=model.device)
+        inputs = self.lay_out(batch.tokens, batch.mask, batch.action_mask).inputs
+        return Seq2SeqDecoder(
+            model,
+            inputs,
+            copies=copies,
+            max_new_tokens=max_new_tokens,
+            heads=heads,
+            autocast=autocast,
+            speed=self.speed,
+        )

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PretrainedConfig, PreTrainedModel
 
-from rlcore.config.paths import existing_path
+from rlcore.config.yaml_files import existing_path
 from rlcore.errors import ModelError
 from rlcore_transformers.models.hub import base_of, is_hub_id, quiet_transformers, why_out_of_reach
 

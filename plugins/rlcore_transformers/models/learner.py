@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
-from rlcore.sharding.divided import DividedModule, TensorStream
-from rlcore_transformers.models.compiled import is_compiled
+from rlcore.sharding.whole import DividedModule, TensorStream
+from rlcore_transformers.models.forward import is_compiled
 from rlcore_transformers.models.freezing import blocks_of
-from rlcore_transformers.models.model_files import file_layout, read_model, write_model
+from rlcore_transformers.models.hub import file_layout, read_model, write_model
 from rlcore_transformers.models.model_module import ModelModule
-from rlcore_transformers.models.peft.adapters import find_adapters
-from rlcore_transformers.models.peft.layers import merged_weights
+from rlcore_transformers.models.peft.adapters import find_adapters, merged_weights
 from rlcore_transformers.models.quantization import is_quantized
 from rlcore_transformers.models.save_load import export_policy, load_policy, read_heads, save_policy, save_start
 from rlcore_transformers.models.start import complete, start_dtypes

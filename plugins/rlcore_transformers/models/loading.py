@@ -1,4 +1,8 @@
-"""Load a language model or critic from a hub id, a folder, a configuration (random weights), or take one in memory."""
+"""Load a language model or critic from a hub id, a folder, a configuration (random weights), or take one in memory.
+
+Also in this file: the device of a model that is not the policy, such as a reward model or a teacher; kernels of
+`liger-kernel`, which run on GPUs through Triton.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import copy
 import os
 import pickle
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +27,8 @@ from transformers import (
 
 from rlcore.checkpoints.manifest import verify_model
 from rlcore.config import ConfigOnly, evolve
-from rlcore.config.paths import existing_path
-from rlcore.errors import ModelError
+from rlcore.config.yaml_files import existing_path
+from rlcore.errors import ConfigError, ModelError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 from rlcore.sharding.tensor_file import PARTS
@@ -46,6 +51,7 @@ from rlcore_transformers.models.speed.activations import fuse_activations
 
 if TYPE_CHECKING:
     from rlcore_transformers.models.model_options import LanguageModelConfig, TransformerConfig
+
 
 log = get_logger("models")
 
@@ -293,3 +299,64 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 def context_length(model: PreTrainedModel) -> int:
     """Return the model's context length in tokens; 0 if its configuration sets no limit."""
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 0)
+
+
+def device_named(name: str, option: str) -> torch.device:
+    """Return the device of a name; `auto` is the accelerator of this process, or the CPU where runs use it too.
+
+    Args:
+        name: a device of torch, or `auto`.
+        option: the option that holds it, for the error.
+
+    Raises:
+        ConfigError: it is no device.
+    """
+    if name != "auto":
+        try:
+            return torch.device(name)
+        except RuntimeError as error:
+            raise ConfigError(f"{option} = {name!r}: is no device of torch; give cpu or cuda:0") from error
+    if os.environ.get("ACCELERATE_USE_CPU") or not torch.accelerator.is_available():
+        return torch.device("cpu")
+    kind = torch.accelerator.current_accelerator()
+    if kind is None or kind.type == "mps":  # on which no run is either (docs/gpus.md)
+        return torch.device("cpu")
+    return torch.device(kind.type, int(os.environ.get("LOCAL_RANK", "0")))
+
+
+LEFT_OUT = {"fused_linear_cross_entropy": False, "cross_entropy": False, "rope": False}
+"""Kernels that are not used: losses are computed from hidden states (`model.speed.fused_logprobs`), and rotary
+embeddings would be replaced for all models of the family, also for those on the CPU."""
+
+
+def use_liger(model: PreTrainedModel) -> None:
+    """Replace layers of `model` by Liger's kernels, in place.
+
+    Raises:
+        ConfigError: the machine or the model has none.
+    """
+    missing = [name for name in ("triton", "liger_kernel") if find_spec(name) is None]
+    if not torch.cuda.is_available():
+        reason = "these kernels run on GPUs through Triton, and this machine has no GPU that torch can use"
+    elif missing:
+        reason = f"{' and '.join(missing)} is not installed: pip install liger-kernel"
+    else:
+        reason = _apply(model)
+    if reason:
+        raise ConfigError(f"model.liger_kernel = true: {reason}; or leave it out")
+
+
+def _apply(model: PreTrainedModel) -> str:
+    """Replace the layers; return why that is not possible."""
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN  # type: ignore[import-not-found]
+    from transformers.integrations.liger import apply_liger_kernel
+
+    kind = str(model.config.model_type)
+    if kind not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+        return f"liger-kernel has no kernels for {kind}"
+    try:
+        with quiet_transformers():
+            apply_liger_kernel(model, LEFT_OUT)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return f"liger-kernel refuses {type(model).__name__}: {first_line(error)}"
+    return ""

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from rlcore_transformers.models.forward import predict, run_model
 from rlcore_transformers.models.input_layout import InputLayout
 from rlcore_transformers.models.speed import TechniqueRefused
-from rlcore_transformers.models.speed.exactness import probe_tokens, probing, require_same
-from rlcore_transformers.models.speed.logit_tiles import LogitMap
+from rlcore_transformers.models.speed.activations import probe_tokens, probing, require_same
+from rlcore_transformers.models.speed.fused_logprobs import LogitMap
 
 PROBES = (1.0, 1e6, -1e6, 0.0, -0.1, 3.0, -17.0, 45.0, 200.0)
 """Head outputs of the probe; the first gives the scale, the second the cap."""

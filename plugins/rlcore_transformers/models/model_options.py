@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -22,7 +20,7 @@ class SpeedConfig:
     fused_logprobs: bool = option(True, "compute log-probs from hidden states without a tensor of all logits")
     small_logprobs: bool = option(True, "on a CPU, keep the logits of few tokens in one piece of memory")
     fused_activations: bool = option(True, "replace GELU written out in Python by torch's fused kernel (equal to 5e-7)")
-    packed_decoding: bool = option(True, "on a CPU, decode without padding where that is faster (with `rlcore-cpu`)")
+    packed_decoding: bool = option(True, "on a CPU, decode without padding where that is faster")
     shared_prompts: bool = option(True, "in packed decoding, store a prompt's keys and values once for all samples")
     preallocated_cache: bool = option(True, "allocate the key-value cache once, for all tokens to come")
 
@@ -134,10 +132,3 @@ class TokenizerConfig:
     options: Mapping[str, Any] = option(
         {}, "other arguments of the tokenizer class; `transformers` ignores unknown names"
     )
-
-
-def __getattr__(name: str) -> object:
-    if name != "SequenceScorerConfig":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} has moved: import it from rlcore_reward.config", DeprecationWarning, stacklevel=2)
-    return getattr(importlib.import_module("rlcore_reward.config"), name)

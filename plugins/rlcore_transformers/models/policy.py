@@ -18,8 +18,8 @@ from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder, SteeringHead
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_transformers.models import loading
+from rlcore_transformers.models.decoding.cache import LowPrecisionCopy, LowPrecisionDecoder
 from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
-from rlcore_transformers.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionDecoder
 from rlcore_transformers.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.heads import TrunkValue
@@ -191,7 +191,7 @@ class ModelPolicy(ModelLearner[ActorCritic]):
             prompts: B sequences of token ids.
             max_new_tokens: the largest number of steps.
             advantages: compute the advantages of the head that steers, at every step.
-            waiting: number of prompts that may join (`rlcore.protocols.decoders.JoiningDecoder`) as rows become free.
+            waiting: number of prompts that may join (`rlcore.protocols.learners.JoiningDecoder`) as rows become free.
 
         Raises:
             ModelError: advantages are requested of a policy without a head that computes them.

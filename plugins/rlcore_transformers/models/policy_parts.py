@@ -176,7 +176,7 @@ def _report(speed: SpeedReport, model: PreTrainedModel, layout: InputLayout) -> 
     if registries().discovery.hooks.hook.make_decoder.get_hookimpls():
         speed.needs("packed_decoding", "packing")
     else:
-        speed.skip("packed_decoding", "no plugin such as rlcore-cpu makes decoders")
+        speed.skip("packed_decoding", "no plugin such as rlcore-transformers:cpu makes decoders")
     speed.needs("shared_prompts", "packed_decoding")
     speed.log(type(model).__name__)
 

@@ -13,15 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from rlcore.config.paths import existing_path
+from rlcore.config.yaml_files import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.logging import get_logger
 from rlcore.sharding.tensor_file import PARTS
-from rlcore_transformers.models.hub import quiet_transformers
-from rlcore_transformers.models.model_files import file_layout, read_model
-from rlcore_transformers.models.peft.adapters import find_adapters
+from rlcore_transformers.models.hub import file_layout, quiet_transformers, read_model
+from rlcore_transformers.models.peft.adapters import bare_twin, find_adapters, merged_twin
 from rlcore_transformers.models.peft.inject import REWRITTEN, unwrap
-from rlcore_transformers.models.peft.layers import bare_twin, merged_twin
 from rlcore_transformers.models.quantization import is_quantized, whole_twin
 from rlcore_transformers.models.weights import check_same_form
 

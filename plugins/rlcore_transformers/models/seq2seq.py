@@ -16,13 +16,13 @@ from rlcore.errors import ModelError
 from rlcore.protocols import HeadBuilder
 from rlcore_transformers.data.tokens import closing_tokens, opening_tokens
 from rlcore_transformers.models import loading
+from rlcore_transformers.models.input_layout import Seq2SeqLayout
 from rlcore_transformers.models.kind import ENCODER_DECODER
 from rlcore_transformers.models.model_options import Seq2SeqLMConfig
 from rlcore_transformers.models.peft.adapters import keep_reference
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary, load_critic, make_value, prepare
 from rlcore_transformers.models.save_load import starting_point
-from rlcore_transformers.models.seq2seq_layout import Seq2SeqLayout
 from rlcore_transformers.models.speed import SpeedReport
 from rlcore_transformers.models.tokenizers import carry_special_tokens, load_tokenizer
 

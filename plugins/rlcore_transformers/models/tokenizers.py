@@ -18,7 +18,7 @@ from transformers import (
 
 from rlcore.checkpoints.manifest import READ_BESIDE, verify_model
 from rlcore.config import evolve, structure, unstructure
-from rlcore.config.paths import existing_path
+from rlcore.config.yaml_files import existing_path
 from rlcore.data.text import decode
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger

@@ -8,14 +8,14 @@ import attrs
 import torch
 from torch import Tensor
 
-from rlcore.dropout import eval_mode
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
+from rlcore.ops import eval_mode
 from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, tensor_on
-from rlcore_transformers.sampling.active_rows import Running
 from rlcore_transformers.sampling.draw import penalise
+from rlcore_transformers.sampling.record import Running
 from rlcore_transformers.sampling.token_ids import TokenIds
 from rlcore_transformers.sampling.token_options import TokenOptions
 

@@ -14,11 +14,10 @@ from rlcore.sampling import check_vocabulary
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, tensor_on
 from rlcore_transformers.data.tokens import decode
-from rlcore_transformers.sampling.active_rows import Running
 from rlcore_transformers.sampling.draw import chosen_logprobs, draw, restrict, steer
 from rlcore_transformers.sampling.logit_changes import LogitChanges
-from rlcore_transformers.sampling.record import Record, SampledTokens
-from rlcore_transformers.sampling.stop_sequences import StopSequences
+from rlcore_transformers.sampling.record import Record, Running, SampledTokens
+from rlcore_transformers.sampling.token_ids import StopSequences
 from rlcore_transformers.sampling.token_options import TokenOptions
 
 CONTEXT = 4

@@ -11,19 +11,18 @@ import attrs
 import torch
 from torch import Tensor
 
-from rlcore.dropout import eval_mode
 from rlcore.errors import DataError
+from rlcore.ops import eval_mode
 from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler
-from rlcore.protocols.decoders import joins
+from rlcore.protocols.learners import joins
 from rlcore.sampling import check_options, draw_seeds, takes_waiting
 from rlcore.settings import DataConfig, SamplingConfig
 from rlcore.types import Prompt, Trajectories, tensor_on, to_device
 from rlcore_transformers.data.prompts import build_prompts
-from rlcore_transformers.sampling.active_rows import Running
 from rlcore_transformers.sampling.draw import draw, draw_multinomial, row_uniforms
 from rlcore_transformers.sampling.logit_changes import check_tokens
 from rlcore_transformers.sampling.next_token import TokenChooser
-from rlcore_transformers.sampling.record import Record
+from rlcore_transformers.sampling.record import Record, Running
 from rlcore_transformers.sampling.sampler_options import ALL_ON, SamplerConfig
 
 LEAVE_SHARE = 8
@@ -82,7 +81,7 @@ class DefaultSampler:
         sequences. Greedy sampling (temperature 0) uses no random numbers.
 
         At most `batch_size` sequences run at once, the longest prompts first. If the decoder supports it
-        (`rlcore.protocols.decoders.JoiningDecoder`), waiting prompts join once enough sequences have left the batch;
+        (`rlcore.protocols.learners.JoiningDecoder`), waiting prompts join once enough sequences have left the batch;
         otherwise each batch runs to its end before the next one begins.
 
         With `sampling.beta` tokens are sampled from softmax(log pi + beta A), where A are the advantages of the

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from rlcore.errors import ConfigError, DataError
-from rlcore_reward.placement import place
-from rlcore_reward.reward_model import RewardModel
+from rlcore_reward.reward_model import RewardModel, place
 from rlcore_transformers.data.image_parts import is_image
 from rlcore_vision.image_rows import MARK, TOKEN
 from rlcore_vision.image_store import STORES

@@ -13,8 +13,7 @@ import pytest
 from vision_making import picture
 
 from rlcore.errors import DataError
-from rlcore_vision.image_store import ImageStore
-from rlcore_vision.pictures import open_picture
+from rlcore_vision.image_store import ImageStore, open_picture
 from rlcore_vision.tiny_families import FAMILIES
 
 

@@ -18,10 +18,9 @@ from rlcore.errors import DataError, ModelError
 from rlcore.settings import DataConfig
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
-from rlcore_vision.image_store import FIRST, ImageStore
+from rlcore_vision.image_store import FIRST, ImageStore, open_picture
 from rlcore_vision.model import build_vision_language
 from rlcore_vision.options import VisionLanguageConfig
-from rlcore_vision.pictures import open_picture
 from rlcore_vision.tiny_families import FAMILIES
 
 TEXT = {"type": "text", "text": "what colour ?"}

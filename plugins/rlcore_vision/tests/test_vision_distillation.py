@@ -19,7 +19,7 @@ from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore_testing.small import make_llama
 from rlcore_vision.options import VisionLanguageConfig
-from rlcore_vision.same_images import require_same_images
+from rlcore_vision.seeing import require_same_images
 from rlcore_vision.tiny_families import FAMILIES, make_tokenizer
 
 PICTURES = [picture(k) for k in range(4)]

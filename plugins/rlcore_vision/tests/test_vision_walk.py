@@ -18,7 +18,7 @@ from transformers import AutoModelForImageTextToText
 from vision_making import picture
 
 import rlcore
-from rlcore_vision.pictures import open_picture
+from rlcore_vision.image_store import open_picture
 from rlcore_vision.tiny_families import FAMILIES
 
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what colour ?"}]}]

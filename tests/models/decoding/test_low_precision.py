@@ -13,7 +13,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_testing.small import make_gpt2
 from rlcore_transformers.models.causal import build_causal_lm
-from rlcore_transformers.models.decoding.low_precision import LowPrecisionCopy
+from rlcore_transformers.models.decoding.cache import LowPrecisionCopy
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
 

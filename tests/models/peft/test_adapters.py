@@ -11,8 +11,8 @@ import torch
 from adapting import MODELS, assert_equal, batch, build, lora, step, weights
 from torch import nn
 
-from rlcore.dropout import disable_dropout
 from rlcore.errors import ModelError
+from rlcore.ops import disable_dropout
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore_transformers.models.model_options import SpeedConfig

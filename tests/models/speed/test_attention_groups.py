@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from rlcore.types import Trajectories
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
-from rlcore_transformers.models.speed import attention_groups, packing
-from rlcore_transformers.models.speed.attention_groups import AttentionGroups
-from rlcore_transformers.models.speed.packing import Packing, pack
+from rlcore_transformers.models.speed import packing
+from rlcore_transformers.models.speed import packing as attention_groups
+from rlcore_transformers.models.speed.packing import AttentionGroups, Packing, pack
 
 LENGTHS = [2, 9, 3, 9, 1, 4, 8, 3]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from rlcore_testing.small import make_gpt2
 from rlcore_transformers.models.speed import TechniqueRefused
-from rlcore_transformers.models.speed.exactness import probing, require_same
+from rlcore_transformers.models.speed.activations import probing, require_same
 
 
 @pytest.mark.parametrize(

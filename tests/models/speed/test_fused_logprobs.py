@@ -12,9 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlcore_transformers.models.speed.fused_logprobs import TokenScores, score_tokens
-from rlcore_transformers.models.speed.logit_tiles import LogitMap
-from rlcore_transformers.models.speed.small_logprobs import whole_scores
+from rlcore_transformers.models.speed.fused_logprobs import LogitMap, TokenScores, score_tokens, whole_scores
 
 ROWS, WIDTH, VOCABULARY = 7, 5, 23
 TILES = [(7, 23), (3, 8), (1, 1), (2, 23), (7, 5), (100, 100)]

@@ -11,12 +11,11 @@ from test_packing import GPT, PACKS, SHAPE, assert_same, by_row, gradients
 from tiny import make_causal
 from torch import Tensor, nn
 
-from rlcore.dropout import disable_dropout
+from rlcore.ops import disable_dropout
 from rlcore_transformers.models.forward import ActorCritic, predict
 from rlcore_transformers.models.heads import TrunkValue
 from rlcore_transformers.models.input_layout import CausalLayout
-from rlcore_transformers.models.speed.packing import longest_packed
-from rlcore_transformers.models.speed.prefixes import NOTHING, Prefixes, distinct_prefixes
+from rlcore_transformers.models.speed.packing import NOTHING, Prefixes, distinct_prefixes, longest_packed
 
 ROWS = (
     (7, 8, 9, 10, 11),

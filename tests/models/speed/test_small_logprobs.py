@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlcore_transformers.models.speed.logit_tiles import LogitMap
-from rlcore_transformers.models.speed.small_logprobs import takes_small_logits, whole_scores
+from rlcore_transformers.models.speed.fused_logprobs import LogitMap, takes_small_logits, whole_scores
 
 SHAPES = [(1, 1, 1), (3, 4, 7), (7, 5, 23), (5, 8, 1000), (2, 3, 5003)]
 

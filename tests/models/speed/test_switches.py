@@ -15,11 +15,11 @@ from transformers import GPTJConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
-from rlcore_cpu.packed_decoder import PackedDecoder
-from rlcore_cpu.shared_cache import SharedCache
 from rlcore_ilql import q_heads as q_head_module
 from rlcore_ilql.config import q_heads
 from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_transformers.cpu.block_cache import SharedCache
+from rlcore_transformers.cpu.packed_decoder import PackedDecoder
 from rlcore_transformers.models import forward
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.decoding.cache import PreallocatedLayer
@@ -27,8 +27,8 @@ from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
 from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 from rlcore_transformers.models.speed import BY_NAME, fused_logprobs, length_groups, packing
-from rlcore_transformers.models.speed.attention_groups import AttentionGroups
 from rlcore_transformers.models.speed.frozen_trunk import FrozenTrunk
+from rlcore_transformers.models.speed.packing import AttentionGroups
 from rlcore_transformers.sampling import sampler
 
 

@@ -7,7 +7,7 @@ import types
 import torch
 from wrong_trainers import Imitates, KeepsNear, Ranks, Right
 
-from rlcore.optim.batches import Meter
+from rlcore.optim.updater import Meter
 from rlcore.types import Trajectories
 from rlcore_transformers.models.freezing import thaw
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import rlcore
 from rlcore_report.answer import judged
-from rlcore_report.health import causes
+from rlcore_report.health import judged_run as causes
 from rlcore_report.run_record import read_run
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "docs" / "examples"

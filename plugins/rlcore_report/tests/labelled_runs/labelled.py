@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 
 RUNS = Path(__file__).parent / "runs"
 DIGITS, FEW_DIGITS = 4, 2

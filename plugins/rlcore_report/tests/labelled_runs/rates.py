@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 from labelled import LabelledRun, all_runs, good
 
-from rlcore_report.series import Series
+from rlcore_report.metric_groups import Series
 from rlcore_report.verdicts import Verdict, verdicts
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "runs.md"

@@ -20,14 +20,13 @@ from transformers.pytorch_utils import Conv1D
 
 from rlcore.checkpoints.manifest import verify_model
 from rlcore.config import unstructure
-from rlcore.config.describe import arms, phrase
-from rlcore.config.paths import existing_path
+from rlcore.config.options import arms, phrase
+from rlcore.config.yaml_files import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.safe_text import show
 from rlcore_transformers.models.hub import WEIGHTS_FILE, first_line
 from rlcore_transformers.models.kind import ENCODER_DECODER, kind_of, without_wrapper
-from rlcore_transformers.models.peft.adapters import Adapters, find_adapters
-from rlcore_transformers.models.peft.layers import take_out
+from rlcore_transformers.models.peft.adapters import Adapters, find_adapters, take_out
 
 GIVEN = "peft_given_to_rlcore"
 """Attribute of a model that holds the option from which its adapter was made."""

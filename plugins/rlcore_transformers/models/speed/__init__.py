@@ -49,11 +49,11 @@ TECHNIQUES = (
         "`transformers.Trainer`",
     ),
     Technique(
-        "prefixes", "model.speed.prefixes", "rlcore_transformers.models.speed.prefixes",
+        "prefixes", "model.speed.prefixes", "rlcore_transformers.models.speed.packing",
         ".90 (.63 to .92) of the CPU seconds of the random walks",
     ),
     Technique(
-        "attention_groups", "model.speed.attention_groups", "rlcore_transformers.models.speed.attention_groups",
+        "attention_groups", "model.speed.attention_groups", "rlcore_transformers.models.speed.packing",
         "tokens per CPU second of fine-tuning: 1.16 (1.07 to 1.17) on film reviews, 1.11 (1.07 to 1.18) on GSM8K",
     ),
     Technique(
@@ -69,7 +69,7 @@ TECHNIQUES = (
         "vocabulary 50,000, 128 wide: 4.52 / 8.01 CPU seconds and 73 / 2257 MB with and without",
     ),
     Technique(
-        "small_logprobs", "model.speed.small_logprobs", "rlcore_transformers.models.speed.small_logprobs",
+        "small_logprobs", "model.speed.small_logprobs", "rlcore_transformers.models.speed.fused_logprobs",
         "fine-tuning on film reviews, as a multiple of `transformers.Trainer`: 2.5 with, 2.28 without (two pairs)",
     ),
     Technique(
@@ -77,11 +77,11 @@ TECHNIQUES = (
         ".89 (.84 to 1.06) of the CPU seconds of the random walks",
     ),
     Technique(
-        "packed_decoding", "model.speed.packed_decoding", "rlcore_cpu.packed_decoder",
+        "packed_decoding", "model.speed.packed_decoding", "rlcore_transformers.cpu.packed_decoder",
         "1.07 (1.03 to 1.14) times the tokens of a CPU second in sampling",
     ),
     Technique(
-        "shared_prompts", "model.speed.shared_prompts", "rlcore_cpu.shared_cache",
+        "shared_prompts", "model.speed.shared_prompts", "rlcore_transformers.cpu.block_cache",
         "1.60 (1.38 to 1.65) times the tokens of a CPU second, 8 samples of prompts of 160 tokens",
     ),
     Technique(

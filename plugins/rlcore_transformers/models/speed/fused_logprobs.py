@@ -13,19 +13,185 @@ gradients with respect to the logits, of which the backward pass recomputes ever
 are multiplied with W and H at once. This takes one matrix product more than keeping the logits.
 
 Running sums over blocks: Milakov and Gimelshein 2018, arXiv:1805.02867, algorithm 3.
+
+Also in this file: compute log-probs of few tokens from full logits, in one buffer that the backward pass reuses;
+compute the logits of many tokens tile by tile, in one reused buffer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import attrs
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlcore_transformers.models.speed.logit_tiles import LogitMap, Tile, TileOptions, tile_of, tiles
-from rlcore_transformers.models.speed.small_logprobs import takes_small_logits, whole_scores
+TILE_BYTES, TILE_ROWS = 4 << 20, 512
+"""A tile of logits on a CPU: fits into the cache of one core, with enough rows for a fast matrix product."""
+DEVICE_TILE_BYTES, DEVICE_TILE_ROWS = 256 << 20, 4096
+"""A tile on an accelerator: large, for few kernel launches. This size has not been measured."""
+
+
+@attrs.frozen
+class LogitMap:
+    """What a model does to every output of its head: z = cap tanh(scale x / cap), or z = scale x without a cap.
+
+    Attributes:
+        scale: factor of the head's output, as in Cohere and Granite.
+        cap: soft cap of the logits, as in Gemma 2; 0 for none.
+        in_one_piece: whether logits of few tokens may be kept in one piece (`small_logprobs`).
+    """
+
+    scale: float = 1.0
+    cap: float = 0.0
+    in_one_piece: bool = True
+
+    def at(self, temperature: float) -> LogitMap:
+        """Return the map to z / temperature: that of the same form, with scale and cap divided by the temperature."""
+        if temperature == 1.0:
+            return self
+        return attrs.evolve(self, scale=self.scale / temperature, cap=self.cap / temperature)
+
+    def apply_(self, raw: Tensor) -> Tensor:
+        """Apply the map to `raw` in place."""
+        if self.scale != 1.0:
+            raw.mul_(self.scale)
+        return raw.div_(self.cap).tanh_().mul_(self.cap) if self.cap else raw
+
+
+def tile_of(rows: int, device: str) -> tuple[int, int]:
+    """Return rows and columns of a tile for the logits of `rows` tokens on a device type."""
+    size, most = (TILE_BYTES, TILE_ROWS) if device == "cpu" else (DEVICE_TILE_BYTES, DEVICE_TILE_ROWS)
+    height = max(1, min(rows, most))
+    return height, max(1, size // (4 * height))
+
+
+@attrs.frozen
+class TileOptions:
+    """Options of the forward and backward pass; `dtype` is that of the matrix products."""
+
+    logit_map: LogitMap
+    dtype: torch.dtype
+    tile: tuple[int, int]
+    entropy: bool
+
+    @property
+    def exact(self) -> torch.dtype:
+        """Return the dtype of everything but the matrix products."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+
+class Tile(NamedTuple):
+    """A tile of logits: the product of `rows` of H and `columns` of W, given as `hidden` and `weight`.
+
+    `place`, long[R, 1], is the column of each row's token in the tile; if it is in another tile, `inside` is False and
+    `place` is any column.
+    """
+
+    rows: slice
+    columns: slice
+    logits: Tensor
+    hidden: Tensor
+    weight: Tensor
+    inside: Tensor
+    place: Tensor
+
+
+def tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, how: TileOptions) -> Iterator[Tile]:
+    """Yield the tiles of all rows for the first columns, then for the next columns, all in one buffer."""
+    height, width = how.tile
+    space = hidden.new_empty(min(height, len(hidden)) * min(width, len(weight)), dtype=how.exact)
+    hidden = hidden.to(how.dtype)
+    for left in range(0, len(weight) if len(hidden) else 0, width):
+        columns = slice(left, min(left + width, len(weight)))
+        part = weight[columns].to(how.dtype)
+        offset = None if bias is None else bias[columns].to(how.dtype)
+        for top in range(0, len(hidden), height):
+            rows = slice(top, min(top + height, len(hidden)))
+            read = hidden[rows]
+            logits = space[: len(read) * len(part)].view(len(read), len(part))
+            if how.dtype != how.exact:
+                logits.copy_(F.linear(read, part, offset))
+            elif offset is None:
+                torch.mm(read, part.T, out=logits)
+            else:
+                torch.addmm(offset, read, part.T, out=logits)
+            how.logit_map.apply_(logits)
+            place = tokens[rows, None] - left
+            inside = (place >= 0) & (place < len(part))
+            yield Tile(rows, columns, logits, read, part, inside[:, 0], place.clamp(0, len(part) - 1))
+
+
+def takes_small_logits(weight: Tensor, logit_map: LogitMap, *, entropy: bool) -> bool:
+    """Return whether this technique applies to an output embedding: in full precision, on a CPU.
+
+    In lower precision p would be rounded, and other devices have not been measured.
+    """
+    full = weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    return logit_map.in_one_piece and weight.device.type == "cpu" and full and not logit_map.cap and not entropy
+
+
+def whole_scores(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, *, logit_map: LogitMap
+) -> tuple[Tensor, Tensor]:
+    """Return log-probs and logits of `tokens`, float[N] each; NaN for a token outside the vocabulary.
+
+    Args:
+        hidden: float[N, H].
+        weight: float[V, H].
+        bias: float[V] or None.
+        tokens: long[N].
+        logit_map: what the model does to the product; without a cap.
+    """
+    scores: tuple[Tensor, Tensor] = _WholeScores.apply(  # type: ignore[no-untyped-call]  # torch's is untyped
+        hidden, weight, bias, tokens, logit_map.scale
+    )
+    return scores
+
+
+class _WholeScores(torch.autograd.Function):
+    """Autograd function of `whole_scores`; saves the probabilities, in the buffer of the logits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probs and logits of the tokens."""
+        logits = LogitMap(scale).apply_(F.linear(hidden, weight, bias))
+        inside = (tokens >= 0) & (tokens < len(weight))
+        place = tokens.clamp(0, len(weight) - 1)
+        chosen = logits.gather(1, place[:, None])[:, 0].masked_fill(~inside, torch.nan)
+        largest = logits.amax(1)
+        odds = torch.softmax(logits, 1, out=logits)
+        # The largest logit's probability is 1 / sum exp(z - largest): at least 1 / V, so no logarithm of 0.
+        logprobs = (chosen - largest) + odds.amax(1).log()
+        ctx.scale = scale
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(hidden, weight, bias, place, odds)
+        return logprobs, chosen
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_logprob: Tensor | None, by_chosen: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients of hidden states, weight and bias."""
+        hidden, weight, bias, place, odds = ctx.saved_tensors
+        none = torch.zeros_like(odds[:, 0])
+        slope = none if by_logprob is None else by_logprob * ctx.scale
+        own = slope if by_chosen is None else slope + by_chosen * ctx.scale
+        of_hidden, of_weight, of_bias = ctx.needs_input_grad[:3]
+        by_hidden = by_weight = by_bias = None
+        if of_hidden:
+            by_hidden = (odds @ weight).mul_(-slope[:, None]).addcmul_(weight[place], own[:, None])
+        if of_weight:
+            by_weight = odds.T @ (hidden * -slope[:, None])
+            by_weight.index_add_(0, place, hidden * own[:, None])
+        if of_bias and bias is not None:
+            by_bias = (odds.T @ -slope).index_add_(0, place, own)
+        return by_hidden, by_weight, by_bias, None, None
+
 
 WHOLE_BYTES = 32 << 20
 """Logits up to this size are computed in full: that is faster, and small beside a model of such a vocabulary."""

@@ -4,10 +4,14 @@ Positions are explicit. Only the attention function unpacks queries, keys and va
 scaled-dot-product attention within each sequence (in groups of similar length if that is faster), and packs the result
 again. All other layers work token by token and need no change, so packing works for any `transformers` decoder that
 takes its attention from the attention interface.
+
+Also in this file: find tokens of a batch that follow equal prefixes: a causal model's outputs for them are equal; run
+the attention of a packed batch in groups of sequences of similar length, each as wide as its own longest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import attrs
@@ -24,9 +28,121 @@ from rlcore.types import to_device
 from rlcore_transformers.models.hub import quiet_transformers
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 from rlcore_transformers.models.speed import TechniqueRefused
-from rlcore_transformers.models.speed.attention_groups import CALL, AttentionGroups
-from rlcore_transformers.models.speed.exactness import probe_tokens, probing, require_same
-from rlcore_transformers.models.speed.prefixes import NOTHING, distinct_prefixes, every_prefix
+from rlcore_transformers.models.speed.activations import probe_tokens, probing, require_same
+from rlcore_transformers.models.speed.length_groups import cut
+
+CALL = 6_000
+"""Elements of padding (positions times the width of all heads) that take a CPU about as long as one more call of
+attention, forward and backward."""
+
+
+@attrs.frozen(eq=False)
+class AttentionGroups:
+    """Mapping between N packed tokens and the padded rectangles, one per group, in which attention runs.
+
+    Attributes:
+        indices: long[S], the packed token at each position of all rectangles, one after another; any token at padding.
+        positions: long[N], the position that holds the attention output of each packed token.
+        shapes: rows and columns of each rectangle.
+    """
+
+    indices: Tensor
+    positions: Tensor
+    shapes: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, indices: Tensor, positions: Tensor, lengths: Tensor, *, width: int) -> AttentionGroups:
+        """Split the rows of one rectangle into groups; all tensors are on the host.
+
+        Args:
+            indices: long[R * C], as in `rlcore_transformers.models.speed.packing.Packing`.
+            positions: long[N], likewise.
+            lengths: long[R], real tokens of each row, left-aligned.
+            width: elements of one token in all heads of the queries.
+        """
+        columns = len(indices) // len(lengths)
+        rectangle, at, num_tokens = indices.numpy().reshape(-1, columns), positions.numpy(), lengths.numpy()
+        order = (-num_tokens).argsort(kind="stable")
+        first_rows = cut(num_tokens[order].tolist(), each=CALL // width)
+        group_indices, shapes, offset = [], [], 0
+        row_starts = np.empty_like(num_tokens)
+        for rows in np.split(order, first_rows[1:]):
+            longest = max(int(num_tokens[rows[0]]), 1)
+            group_indices.append(rectangle[rows, :longest].reshape(-1))
+            row_starts[rows] = offset + longest * np.arange(len(rows))
+            shapes.append((len(rows), longest))
+            offset += len(rows) * longest
+        group_positions = row_starts[at // columns] + at % columns
+        return cls(torch.from_numpy(np.concatenate(group_indices)), torch.from_numpy(group_positions), tuple(shapes))
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mix: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Attend group by group: [1, heads, N, width] each to [1, N, heads, width].
+
+        Args:
+            query: queries of all packed tokens.
+            key: keys, possibly of fewer heads.
+            value: values, possibly of fewer heads.
+            mix: attention function within the rows of [R, heads, C, width] each.
+        """
+        mixed = [mix(*each) for each in zip(*map(self._spread, (query, key, value)), strict=True)]
+        rows = [group.transpose(1, 2).reshape(-1, group.shape[1], group.shape[3]) for group in mixed]
+        return torch.cat(rows).index_select(0, self.positions)[None]
+
+    def _spread(self, packed: Tensor) -> list[Tensor]:
+        """Gather [1, heads, N, width] into one [R, heads, C, width] per group."""
+        heads, width = packed.shape[1], packed.shape[3]
+        spread = packed[0].transpose(0, 1).index_select(0, self.indices)
+        parts = spread.split([rows * columns for rows, columns in self.shapes])
+        return [part.view(*shape, heads, width).transpose(1, 2) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+NOTHING = -1
+"""Padding value for the byte-wise sort. All its bits are ones, so it sorts last: a row that is a prefix of another
+comes after it and owns no tokens."""
+WORTH = 0.9
+"""Tokens are shared only if at most this fraction of them remains to be computed."""
+
+
+class Prefixes(NamedTuple):
+    """The tokens of B rows to compute so that every prefix of every row is covered.
+
+    Attributes:
+        order: long[B], the rows sorted so that rows with equal prefixes are neighbours.
+        owned: bool[B, C], in that order: True for tokens whose prefix differs from that of the row before. Any other
+            real token has the same output as the token above it in its column.
+    """
+
+    order: NDArray[np.int64]
+    owned: NDArray[np.bool_]
+
+
+def every_prefix(rows: NDArray[np.int64], real: NDArray[np.bool_]) -> Prefixes:  # noqa: ARG001  the tokens do not matter
+    """Compute every token separately; the arguments are those of `distinct_prefixes`."""
+    return Prefixes(np.arange(len(real)), real)
+
+
+def distinct_prefixes(rows: NDArray[np.int64], real: NDArray[np.bool_]) -> Prefixes:
+    """Compute tokens after equal prefixes once, if that saves enough tokens (`WORTH`).
+
+    Rows sorted as byte strings have equal prefixes next to each other, so each row is compared only with the one before
+    it. The order of the rows has no other meaning.
+
+    Args:
+        rows: long[B, C], tokens, and NOTHING after the last token of a row.
+        real: bool[B, C], True for tokens.
+    """
+    every = every_prefix(rows, real)
+    if not rows.size:
+        return every
+    whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))
+    order = whole[:, 0].argsort(kind="stable")
+    ordered = rows[order]
+    owned = real[order]
+    owned[1:] &= ~np.logical_and.accumulate(ordered[1:] == ordered[:-1], axis=1)
+    return Prefixes(order, owned) if owned.sum() <= WORTH * real.sum() else every
+
 
 PACKED = "rlcore_packed"
 IGNORABLE = {

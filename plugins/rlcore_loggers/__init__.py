@@ -1,0 +1,1 @@
+"""Send a run's metrics, completions and configuration to TensorBoard, Weights & Biases, Trackio or MLflow."""

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from rlcore_testing import Case, conformance
+
+
+@pytest.mark.parametrize("law", conformance("rlcore-report:profile", config={"run": {"profile": True}}))
+def test_law(law: Case) -> None:
+    law()

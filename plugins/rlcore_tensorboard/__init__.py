@@ -1,1 +1,0 @@
-"""Write a run's metrics, completions and configuration to TensorBoard event files."""
