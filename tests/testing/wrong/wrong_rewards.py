@@ -77,10 +77,6 @@ def counting_columns(outputs, **columns):
     return [float(len(columns)) for _ in outputs]
 
 
-def spoiling_tokens(output_tokens):
-    return [float(tokens.pop()) for tokens in output_tokens]
-
-
 class Closing:
     """Count the letters, also after a close."""
 
