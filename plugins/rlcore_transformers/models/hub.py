@@ -155,7 +155,7 @@ def file_layout(model: PreTrainedModel, shapes: Mapping[int, torch.Size]) -> dic
     layout = remove_tied_weights_from_state_dict(layout, model)
     try:
         saved = revert_weight_conversion(model, dict(layout))
-    except (RuntimeError, NotImplementedError, ValueError):  # a conversion that needs values
+    except (RuntimeError, NotImplementedError, ValueError):  # the tensors have shapes, and this conversion needs values
         return None
     same = saved.keys() == layout.keys() and all(saved[name].shape == each.shape for name, each in layout.items())
     return layout if same else None
