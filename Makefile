@@ -104,15 +104,17 @@ $(BIN)/python:
 
 # The build backend is installed once, not into an environment for each of the packages, and most modules of the
 # libraries are never imported, so that they are not compiled either: two thirds of the CPU time of an installation.
+# DeepSpeed is published as source and is built with setuptools and wheel, which a new environment may lack.
+BACKENDS := hatchling editables setuptools wheel
 PIP = PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 $(VENV)/.used: constraints.txt $(USED:%=%/pyproject.toml) | $(BIN)/python
-	$(PIP) hatchling editables
+	$(PIP) $(BACKENDS)
 	$(PIP) --no-build-isolation $(USED:%=-e ./%)
 	touch $@
 
 # The stamp is as new as everything that says what to install.
 $(INSTALLED): constraints.txt $(DISTS:%=%/pyproject.toml) | $(BIN)/python
-	$(PIP) hatchling editables
+	$(PIP) $(BACKENDS)
 	$(PIP) --no-build-isolation -e ".[dev]" $(foreach dist,$(filter-out .,$(DISTS)),-e ./$(dist))
 	touch $@
