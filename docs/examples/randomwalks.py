@@ -5,7 +5,7 @@
 A GPT-2 with 1.66 M parameters and one token per letter learns from 1000 random walks (`walks.py`), whose mean
 optimality is a third of the maximum. PPO then raises it above .95 on 1000 samples, in half a minute on CPU: .993 after
 25 rounds (graph seed 1000, seed 0). The learning rate decays to 0: the last rounds do not undo earlier progress.
-docs/benchmarks.md lists ten runs on two other graphs, which end at .974 to .994.
+Ten runs on two other graphs end at .980 to .994 (docs/benchmarks.md).
 The same as two configuration files: `rlcore train randomwalks_sft.yaml`, then `rlcore train randomwalks_ppo.yaml`.
 """
 

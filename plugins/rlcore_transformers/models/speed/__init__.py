@@ -33,7 +33,7 @@ class Technique:
         name: name in the log and in benchmarks.
         option: dotted option of a run's configuration; false switches the technique off.
         file: module that implements the technique, in this package or another.
-        measured: speed or time with the technique compared with that without it, from docs/benchmarks.md.
+        measured: speed or time with the technique compared with that without it, from benchmarks/techniques.csv.
     """
 
     name: str
