@@ -56,16 +56,16 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports
 
 types: $(INSTALLED)
-	$(BIN)/mypy -p rlcore $(foreach dist,$(filter-out .,$(DISTS)),-p $(notdir $(dist)))
+	$(BIN)/mypy -p rlcore -p benchmarks $(foreach dist,$(filter-out .,$(DISTS)),-p $(notdir $(dist)))
 
 bench: $(INSTALLED) $(PEERS)/.installed
-	$(BIN)/python -m rlcore_bench.suite $(ARGS)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-against: $(INSTALLED)
 	$(BIN)/rlcore bench --against $(or $(REF),$(error name a version: make bench-against REF=main)) $(ARGS)
 
 bench-compare: $(INSTALLED)
-	$(BIN)/python -m rlcore_bench.suite.compare $(A) $(B)
+	$(BIN)/python -m benchmarks.compare $(A) $(B)
 
 bench-peers: $(PEERS)/.installed
 
@@ -92,7 +92,7 @@ clean:
 	rm -rf $(VENV) $(PEERS) dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(PEERS)/.installed: plugins/rlcore_bench/suite/peers.txt constraints.txt
+$(PEERS)/.installed: benchmarks/peers.txt constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	PIP_CONSTRAINT=constraints.txt $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@

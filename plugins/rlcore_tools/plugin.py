@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def register_commands(register: Register) -> None:
-    """Register the commands `show`, `init`, `preview`, `convert`, `doctor`, `new-plugin` and `push`."""
+    """Register the commands `show`, `init`, `preview`, `convert`, `doctor`, `new-plugin`, `push` and `bench`."""
     register(
         "show",
         "rlcore_tools.show_command:command",
@@ -53,6 +53,11 @@ def register_commands(register: Register) -> None:
         "push",
         "rlcore_tools.hub.push_command:command",
         summary="upload the trained model of a run to the Hugging Face hub",
+    )
+    register(
+        "bench",
+        "rlcore_tools.bench.bench_command:command",
+        summary="compare two versions of a repository: learning, time, memory",
     )
 
 

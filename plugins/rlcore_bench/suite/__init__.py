@@ -1,1 +1,0 @@
-"""Speed and memory of rlcore beside other programs that do the same work: `python -m rlcore_bench.suite`."""
