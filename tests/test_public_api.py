@@ -29,6 +29,7 @@ ACCEPT = "python tests/test_public_api.py"
 MODULES = [
     "rlcore",
     "rlcore.checkpoints",
+    "rlcore.child",
     "rlcore.components",
     "rlcore.config",
     "rlcore_transformers.data.chat",

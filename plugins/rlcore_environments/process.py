@@ -11,9 +11,7 @@ import base64
 import contextlib
 import itertools
 import json
-import os
 import pickle
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -22,8 +20,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Literal
 
+from rlcore.child import ChildProcess, tail
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
 from rlcore.safe_text import show
@@ -65,10 +65,8 @@ class Worker:
         self._timeout_s = timeout_s
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         try:
-            self._process = subprocess.Popen(  # noqa: S603  the user's own interpreter
-                [python, "-u", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                text=True, encoding="utf-8", start_new_session=True,
-            )  # fmt: skip
+            command = [python, "-u", str(WORKER)]
+            self._process = ChildProcess(command, stdin=PIPE, stdout=PIPE, stderr=self._errors)
         except OSError as error:
             raise ConfigError(f"data.episodes.python = {python!r}: cannot be started: {error.strerror}") from error
         self._lock, self._ids, self._waiting = threading.Lock(), itertools.count(1), dict[int, Future[Any]]()
@@ -147,12 +145,10 @@ class Worker:
     def close(self) -> None:
         """End the process, and what it started."""
         atexit.unregister(self.close)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, 9)
-        self._process.wait()
+        self._process.end()
 
     def _send(self, request: Mapping[str, Any]) -> None:
-        line = json.dumps(request, default=plain_value) + "\n"
+        line = json.dumps(request, default=plain_value).encode() + b"\n"
         if not self._lock.acquire(timeout=PING_S):  # it reads nothing, and an earlier request fills the pipe
             return
         try:
@@ -184,9 +180,7 @@ class Worker:
                 waiting.set_exception(ProcessDied(self._epitaph()))
 
     def _epitaph(self) -> str:
-        size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(size - TAIL, 0))
-        last = self._errors.read().decode(errors="replace").strip()
+        last = tail(self._errors, TAIL).strip()
         return f"its process ended with code {self._process.poll()}" + (f"; its last output: {last}" if last else "")
 
 

@@ -7,23 +7,23 @@ process.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import hashlib
 import json
 import os
 import queue
 import select
-import subprocess
 import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from threading import Lock
 from typing import Any, Literal
 
+from rlcore.child import ChildProcess
 from rlcore.errors import PluginError
 from rlcore_rewards.config import MathAccuracyConfig
 from rlcore_rewards.extras import load
@@ -44,7 +44,7 @@ class _Worker:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
 
     def compare(self, gold: str, answer: str) -> dict[str, Any] | None:
         """Return the reply; None if the process had to be ended, or ended by itself."""
@@ -65,17 +65,11 @@ class _Worker:
         """End the process."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            with contextlib.suppress(OSError):  # a line that it did not read
-                process.communicate()
+            process.end()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C is for the run, which finishes its step.
+    def _start(self) -> ChildProcess:
         command = [sys.executable, "-P", str(WORKER), json.dumps(self._options)]
-        process = subprocess.Popen(  # noqa: S603  this interpreter
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        self._process = process
+        process = self._process = ChildProcess(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
         if self._reply(process, START_S) is None:
             self.close()
             raise PluginError(
@@ -85,7 +79,7 @@ class _Worker:
         return process
 
     @staticmethod
-    def _reply(process: subprocess.Popen[bytes], limit_s: float) -> dict[str, Any] | None:
+    def _reply(process: ChildProcess, limit_s: float) -> dict[str, Any] | None:
         """Return the next line, or None if there is none within the limit."""
         assert process.stdout is not None  # noqa: S101  it is a pipe
         line, until = b"", time.monotonic() + limit_s

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rlcore.child import run
 from rlcore_testing.law import LawBroken
 
 TIMEOUT_S = 180.0
@@ -57,19 +57,11 @@ def _call(launcher: list[str], function: str, arguments: Mapping[str, Any], what
 def _run(command: list[str], environment: Mapping[str, str], what: str) -> str:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
     path = os.pathsep.join(folder for folder in sys.path if folder)
-    process = subprocess.Popen(  # noqa: S603  the command is this module's own
-        command, env={"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path, **environment}, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise LawBroken(f"{what}: not finished after {TIMEOUT_S:.0f} s") from None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return output
+    variables = {"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path, **environment}
+    ended = run(command, env=variables, limit_s=TIMEOUT_S)
+    if ended.code is None:
+        raise LawBroken(f"{what}: not finished after {TIMEOUT_S:.0f} s")
+    return ended.output + ended.errors
 
 
 def _last(output: str, lines: int = 15) -> str:

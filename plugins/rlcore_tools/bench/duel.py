@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
+
+from rlcore.child import run
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -83,15 +84,12 @@ def run_python(
     script, *rest = arguments
     command = [python or sys.executable, str(scripts / script), *rest]
     variables = {**os.environ, **OFFLINE, **ONE_THREAD, **(environment or {})}
-    try:
-        done = subprocess.run(  # noqa: S603  the programs of a benchmark
-            command, env=variables, cwd=cwd, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunFailed(f"{script} did not end within {TIMEOUT_S} s") from error
-    if done.returncode:
-        raise RunFailed(f"{script} failed with exit code {done.returncode}:\n{done.stderr[-4000:]}")
-    return done.stdout.strip().rpartition("\n")[2]
+    done = run(command, env=variables, cwd=cwd, limit_s=TIMEOUT_S)
+    if done.code is None:
+        raise RunFailed(f"{script} did not end within {TIMEOUT_S} s")
+    if done.code:
+        raise RunFailed(f"{script} failed with exit code {done.code}:\n{done.errors[-4000:]}")
+    return done.output.strip().rpartition("\n")[2]
 
 
 def measure(

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ import attrs
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
+from rlcore.child import run
 from rlcore.plugins.metadata import installed_dist
 
 GIB = 2**30
@@ -113,18 +113,15 @@ def torch_devices(timeout_s: float = TORCH_TIMEOUT_S) -> dict[str, Any]:
 def _run(command: list[str], timeout_s: float) -> str | dict[str, str]:
     """Return the output of a command, or `failed` with the reason in one line."""
     try:
-        done = subprocess.run(  # noqa: S603  # the commands are the two above
-            command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"failed": f"did not finish within {timeout_s:g} s"}
+        done = run(command, limit_s=timeout_s)
     except OSError as error:
         return {"failed": f"could not be started: {error}"}
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        return {"failed": f"exited with {done.returncode}" + (f": {lines[-1]}" if lines else "")}
-    return done.stdout
+    if done.code is None:
+        return {"failed": f"did not finish within {timeout_s:g} s"}
+    if done.code:
+        lines = (done.errors or done.output).strip().splitlines()
+        return {"failed": f"exited with {done.code}" + (f": {lines[-1]}" if lines else "")}
+    return done.output
 
 
 def disk(folder: Path) -> dict[str, Any]:

@@ -12,17 +12,18 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
 import attrs
 
+from rlcore.child import ChildProcess, tail
 from rlcore.safe_text import visible
 
 MOST_AT_ONCE = 4
@@ -141,7 +142,7 @@ class Child:
     """
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: ChildProcess
     log: Path
     log_begin: int
     metrics: MetricFile
@@ -172,16 +173,7 @@ class Child:
 
     def kill(self) -> None:
         """End the process and all that it has started at once."""
-        with suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Release what belongs to a process that has ended."""
-        self.process.wait()
-        if self.process.stdin is not None:
-            with suppress(OSError):
-                self.process.stdin.close()
-        self.kill()  # processes of the run that have outlived it
+        self.process.end()
 
     def failure(self) -> str:
         """Return why a process that has ended failed; empty if it did not."""
@@ -204,9 +196,7 @@ class Child:
 
     def _printed(self) -> str:
         with self.log.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(self.log_begin, end - LAST_BYTES))
-            return file.read().decode("utf-8", errors="replace")
+            return tail(file, LAST_BYTES, self.log_begin)
 
     def _send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -224,10 +214,7 @@ def start(
     """Start the process of a trial; what it prints is appended to `log`."""
     with log.open("ab") as out:
         begin = out.tell()
-        process = subprocess.Popen(  # noqa: S603  the sweep's own command
-            list(command), stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, **environment},
-        )  # fmt: skip
+        process = ChildProcess(command, stdin=PIPE, stdout=out, stderr=STDOUT, env={**os.environ, **environment})
     return Child(number, process, log, begin, metrics)
 
 

@@ -220,7 +220,7 @@ class SweepLoop:
 
     def _ended(self, child: Child) -> None:
         """Record how a trial ended; one that the end of the sweep stopped stays unfinished."""
-        child.close()
+        child.kill()  # what the run has started may have outlived it
         number = child.number
         del self._running[number], self._slots[number]
         self.study.add_seconds(number, child.seconds)
