@@ -22,7 +22,7 @@ import attrs
 
 from rlcore.errors import ConfigError, RewardError
 from rlcore_rewards.config import JudgeConfig
-from rlcore_rewards.extras import load
+from rlcore_rewards.parts import load
 
 REPEATED = frozenset({408, 409, 429})
 """Statuses of failures that may pass, besides those from 500 on."""

@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 
 from rlcore.errors import ConfigError, RewardError
 from rlcore_rewards.config import JsonSchemaConfig
-from rlcore_rewards.extras import load
-from rlcore_rewards.parts import Tally, after, last_block, refuse_misfit, refuse_missing, signature
+from rlcore_rewards.parts import Tally, after, last_block, load, refuse_misfit, refuse_missing, signature
 
 NOTHING = object()
 """Stands for an output without JSON; None is the JSON null."""

@@ -22,9 +22,8 @@ from rlcore.logging import get_logger
 from rlcore.protocols import RunView
 from rlcore_rewards.chat_requests import BudgetSpent, ChatRequests, ReplyCache, RequestFailed, Spent, key_of
 from rlcore_rewards.config import JudgeConfig
-from rlcore_rewards.extras import load
-from rlcore_rewards.parts import NO_COLUMNS, Tally, after, refuse_misfit, refuse_missing, signature
-from rlcore_rewards.pattern import compile_pattern
+from rlcore_rewards.parts import NO_COLUMNS, Tally, after, load, refuse_misfit, refuse_missing, signature
+from rlcore_rewards.text_rewards import compile_pattern
 
 log = get_logger("judge")
 FIELD = re.compile(r"\{(\w+)\}")

@@ -12,8 +12,7 @@ from typing import Any
 
 from rlcore.errors import ConfigError, RewardError
 from rlcore_rewards.config import LanguageConfig
-from rlcore_rewards.extras import load
-from rlcore_rewards.parts import Tally, after, refuse_misfit, refuse_missing, signature
+from rlcore_rewards.parts import Tally, after, load, refuse_misfit, refuse_missing, signature
 
 PLACES = 6
 """Places to which probabilities are rounded: threads may add them in another order."""

@@ -26,8 +26,7 @@ from typing import Any, Literal
 from rlcore.child import ChildProcess
 from rlcore.errors import PluginError
 from rlcore_rewards.config import MathAccuracyConfig
-from rlcore_rewards.extras import load
-from rlcore_rewards.parts import Tally, after, refuse_misfit, refuse_missing, signature
+from rlcore_rewards.parts import Tally, after, load, refuse_misfit, refuse_missing, signature
 
 Outcome = Literal["equal", "different", "unparsed", "slow", "no gold"]
 WORKER = Path(__file__).with_name("math_worker.py")

@@ -1,11 +1,13 @@
 """Parts of outputs: what follows a marker, blocks of code, words and other units.
 
 Also in this file: counts of outputs that a reward could not judge, in warnings; rewards that compare outputs with a
-column of the prompts, whose name is an option.
+column of the prompts, whose name is an option; libraries that only one of the rewards needs, which are extras of the
+package.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +15,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Literal
 
-from rlcore.errors import ConfigError, RewardError
+from rlcore.errors import ConfigError, PluginError, RewardError
 from rlcore.logging import get_logger
 
 NO_COLUMNS = frozenset({"samples", "prompts", "outputs", "messages", "output_tokens", "tokenizer"})
@@ -165,3 +167,23 @@ class Tally:
     def _log(self, what: str) -> None:
         self._logged[what] = self.counts[what]
         log.warning(what, reward=self.reward, count=self.counts[what], of=self.seen)
+
+
+def load(module: str, *, reward: str, extra: str) -> Any:
+    """Import a module of an optional library.
+
+    Args:
+        module: its name, such as `jsonschema`.
+        reward: the reward that needs it, for the error.
+        extra: the extra of rlcore-rewards that installs it.
+
+    Raises:
+        PluginError: it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise PluginError(
+            f"reward '{reward}' needs {module.partition('.')[0]}, which cannot be imported ({error}): "
+            f"pip install 'rlcore-rewards[{extra}]'"
+        ) from error

@@ -17,7 +17,7 @@ from rlcore.protocols import PreviewPipeline
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.calls import Call
 from rlcore.rewards.chosen_rewards import resolve
-from rlcore.rewards.combine import read_metrics, read_rewards
+from rlcore.rewards.values import read_metrics, read_rewards
 from rlcore.safe_text import shorten
 from rlcore.settings import TrainConfig
 from rlcore.training.inputs import Inputs

@@ -18,7 +18,8 @@ from rlcore.errors import ConfigError, DataError, RewardError
 from rlcore.logging import get_logger
 from rlcore.ops import eval_mode
 from rlcore.protocols import Policy
-from rlcore.rewards.combine import Scored, call_metric, call_metric_on
+from rlcore.rewards.combine import Scored
+from rlcore.rewards.values import call_metric, call_metric_on
 from rlcore.safe_text import shorten
 from rlcore.sampling import check_options, check_vocabulary, derive_seeds, takes
 from rlcore.settings import SamplingConfig

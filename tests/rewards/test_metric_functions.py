@@ -9,7 +9,7 @@ import torch
 from reward_asking import OUTPUTS, PROMPTS
 
 from rlcore.errors import DataError, RewardError
-from rlcore.rewards.combine import call_metric
+from rlcore.rewards.values import call_metric
 
 
 def test_metrics_are_read_like_rewards():

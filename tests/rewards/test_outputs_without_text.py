@@ -9,7 +9,8 @@ import torch
 
 from rlcore.errors import DataError, RewardError
 from rlcore.rewards.chosen_rewards import choose_rewards
-from rlcore.rewards.combine import RewardBatch, Rewards, call_metric_on
+from rlcore.rewards.combine import RewardBatch, Rewards
+from rlcore.rewards.values import call_metric_on
 from rlcore.types import Prompt
 
 PROMPTS = [Prompt("a", (0,), {"label": 1}), Prompt("b", (1,), {"label": 2})]

@@ -13,7 +13,8 @@ import torch
 from reward_asking import ARGUMENTS, OUTPUTS, PROMPTS, ask, by_label, by_output
 
 from rlcore.rewards.chosen_rewards import choose_rewards
-from rlcore.rewards.combine import RewardBatch, Rewards, call_metric
+from rlcore.rewards.combine import RewardBatch, Rewards
+from rlcore.rewards.values import call_metric
 
 
 class Scorer:

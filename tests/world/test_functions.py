@@ -24,7 +24,7 @@ from rlcore.errors import DataError, RewardError, UnknownReward
 from rlcore.rewards import Rewards
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.calls import Call
-from rlcore.rewards.combine import call_metric
+from rlcore.rewards.values import call_metric
 from rlcore.settings import DataConfig
 from rlcore.training.check_functions import keeps_no_state
 from rlcore.types import Prompt

@@ -15,10 +15,9 @@ from rlcore.errors import ConfigError, RanksError, RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
 from rlcore.safe_text import write
-from rlcore_rewards.human.agreement import write_agreement
 from rlcore_rewards.human.board import Board
 from rlcore_rewards.human.config import HumanConfig
-from rlcore_rewards.human.judgement import RANK, SCORE, Item
+from rlcore_rewards.human.judgement import RANK, SCORE, Item, write_agreement
 from rlcore_rewards.human.web_page import PageServer, build_app
 
 log = get_logger("human")

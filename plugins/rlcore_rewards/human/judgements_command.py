@@ -33,9 +33,8 @@ def _run(arguments: argparse.Namespace) -> int:
     import json
 
     from rlcore.errors import DataError
-    from rlcore_rewards.human.agreement import in_words
     from rlcore_rewards.human.argilla_records import preference_rows, read_records, to_records
-    from rlcore_rewards.human.judgement import NAME, append_judgements, read_judgements
+    from rlcore_rewards.human.judgement import NAME, append_judgements, in_words, read_judgements
 
     if not arguments.run.is_dir():
         raise DataError(f"{arguments.run}: is no folder; name the folder of a run with the reward 'human'")

@@ -8,7 +8,7 @@ import pytest
 
 from rlcore.errors import ConfigError, RewardError
 from rlcore_rewards.config import ExactMatchConfig
-from rlcore_rewards.exact_match import ExactMatch
+from rlcore_rewards.text_rewards import ExactMatch
 
 
 @pytest.mark.parametrize(

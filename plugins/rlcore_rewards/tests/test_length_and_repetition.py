@@ -8,8 +8,7 @@ import pytest
 
 from rlcore.errors import ConfigError, RewardError
 from rlcore_rewards.config import LengthConfig, RepetitionConfig
-from rlcore_rewards.length import Length
-from rlcore_rewards.repetition import Repetition
+from rlcore_rewards.text_rewards import Length, Repetition
 
 
 @pytest.mark.parametrize(

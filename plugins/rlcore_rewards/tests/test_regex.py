@@ -8,7 +8,7 @@ import pytest
 
 from rlcore.errors import ConfigError
 from rlcore_rewards.config import RegexConfig
-from rlcore_rewards.pattern import Regex
+from rlcore_rewards.text_rewards import Regex
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from rlcore.errors import RewardError
 from rlcore.rewards import Rewards
-from rlcore.rewards.combine import call_metric
+from rlcore.rewards.values import call_metric
 from rlcore.settings import DataConfig
 from rlcore.types import Prompt
 from rlcore_testing.small import make_tokenizer

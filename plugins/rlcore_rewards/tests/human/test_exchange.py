@@ -14,11 +14,10 @@ import pytest
 import rlcore
 from rlcore.cli import main
 from rlcore_rewards.human import preferences
-from rlcore_rewards.human.agreement import measure_agreement
 from rlcore_rewards.human.argilla_records import read_records, to_records
 from rlcore_rewards.human.config import HumanConfig
 from rlcore_rewards.human.human_reward import HumanReward
-from rlcore_rewards.human.judgement import Item, Judgement, append_judgements, read_judgements
+from rlcore_rewards.human.judgement import Item, Judgement, append_judgements, measure_agreement, read_judgements
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 CHAT = [{"role": "user", "content": "Hi"}]
