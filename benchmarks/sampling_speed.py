@@ -33,7 +33,7 @@ from rlcore.types import Prompt
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.sampling.sampler import build_sampler
-from rlcore_transformers.sampling.sampler_options import SamplerConfig
+from rlcore_transformers.sampling.token_options import SamplerConfig
 
 EOS, PAD = 1, 0
 MEAN_LENGTH = 32

@@ -24,7 +24,7 @@ from rlcore.config import structure
 from rlcore.errors import ConfigError
 from rlcore.safe_text import shorten, show
 from rlcore_environments.calls import allow_more, background, event_loop
-from rlcore_environments.mcp_options import McpOptions
+from rlcore_environments.options import McpOptions
 
 OPTION = "data.environment.functions"
 CONNECT_S, CLOSE_S = 60.0, 10.0

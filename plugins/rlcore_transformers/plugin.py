@@ -127,7 +127,7 @@ def register_samplers(register: Register) -> None:
     register(
         "default",
         "rlcore_transformers.sampling.sampler:build_sampler",
-        config="rlcore_transformers.sampling.sampler_options:SamplerConfig",
+        config="rlcore_transformers.sampling.token_options:SamplerConfig",
         summary="decodes token by token with any policy; finished sequences leave the batch",
     )
 

@@ -36,7 +36,7 @@ from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 from rlcore_transformers.sampling.draw import penalise, restrict
 from rlcore_transformers.sampling.sampler import DefaultSampler
-from rlcore_transformers.sampling.sampler_options import SamplerConfig
+from rlcore_transformers.sampling.token_options import SamplerConfig
 
 TEXTS = ["a", "hello", "the cat sat", "b", "aaaa", "zz."]
 A, B, C = 0, 1, 2

@@ -15,7 +15,7 @@ from rlcore.plugins import registry
 from rlcore.rewards import chosen_rewards
 from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 from rlcore_transformers.sampling import sampler
-from rlcore_transformers.sampling.sampler_options import SamplerConfig
+from rlcore_transformers.sampling.token_options import SamplerConfig
 
 
 class Held:

@@ -18,12 +18,11 @@ from rlcore.sampling import check_options, draw_seeds, sample
 from rlcore.settings import SamplingConfig
 from rlcore.training import eval_mode
 from rlcore.types import Prompt, Trajectories, tensor_on
-from rlcore_engines.ray.config import RayConfig
+from rlcore_engines.ray.config import RayConfig, build_engine
 from rlcore_engines.ray.crew import Crew
-from rlcore_engines.ray.engine import build_engine
 from rlcore_engines.ray.worker import unpack
 from rlcore_transformers.sampling.logit_changes import check_tokens
-from rlcore_transformers.sampling.sampler_options import SamplerConfig
+from rlcore_transformers.sampling.token_options import SamplerConfig
 
 
 class RaySampler:

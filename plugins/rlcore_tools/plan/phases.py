@@ -1,4 +1,7 @@
-"""The memory of one training step, phase by phase, measured on fake tensors."""
+"""The memory of one training step, phase by phase, measured on fake tensors.
+
+Also in this file: one training step of a model that is no language model, from the parts that its trainer declares.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from rlcore.training import Updater
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_tools.plan.heap import LiveBytes, held, parameters_of
 from rlcore_tools.plan.model_sizes import find_blocks, low_weights, sizes_of
-from rlcore_tools.plan.planned_run import Draws, PlannedRun, draw, learned, pieces
+from rlcore_tools.plan.planned_run import Draw, Draws, PlannedRun, draw, learned, pieces
 from rlcore_tools.plan.reward_models import scoring_pass
 from rlcore_tools.plan.serving import num_copies
 from rlcore_tools.plan.step_memory import Raw, TensorPasses, UpdateBytes, passes_without_gradients
 from rlcore_tools.plan.tensor_passes import divided_layers, measure_tensor_passes, weights_of
+from rlcore_tools.plan.workload import Rehearsal
 from rlcore_transformers.models.kind import declared
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.start import OPTIONS
@@ -226,3 +230,53 @@ def _trunk_cache(subject: PlannedRun, live: LiveBytes) -> int:
         subject.policy.score(batch)
         kept = (live.now - before) * num // len(batch)
     return min(kept, int(room * 1e9))
+
+
+def measure_rehearsal(subject: PlannedRun, rehearsal: Rehearsal, live: LiveBytes) -> Raw:
+    """Run the parts of one training step on fake tensors; called inside `fake_tensors`.
+
+    Args:
+        subject: the planned run.
+        rehearsal: the parts.
+        live: counts the bytes of its tensors.
+    """
+    module = subject.policy.module
+    weights = [each for part in (module, *rehearsal.frozen) for each in parameters_of(part)]
+    named = subject.optimizers.get(subject.optimizer)
+    with no_garbage():
+        updater = Updater(subject.policy, subject.optimizer, subject.ranks, total_updates=MANY, optimization=named)
+        draws = tuple(
+            _rehearsed(name, run, rehearsal.sampled_at_once, live) for name, run in rehearsal.sampling.items()
+        )
+        found = update(live, updater, _rehearse(rehearsal, live, updater))
+    return Raw(
+        sizes=sizes_of(subject.policy, low=subject.ranks.mixed_precision == "bf16"),
+        reference=0,
+        rewards=0, rollouts=rehearsal.num_held_bytes, trunk=0, draws=Draws(draws, 0), judging=(),
+        update=found, low=None, num_micro=rehearsal.num_passes,
+        recomputes=bool(subject.settings.model.get("gradient_checkpointing")),
+        beside=held(*weights) - held(*parameters_of(module)),
+    )  # fmt: skip
+
+
+def _rehearsed(name: str, run: Callable[[], None], size: int, live: LiveBytes) -> Draw:
+    before = live.restart()
+    run()
+    peak = live.peak - before
+    return Draw(name, size, {"outputs and activations": peak}, peak, live.holes)
+
+
+def _rehearse(rehearsal: Rehearsal, live: LiveBytes, updater: Updater) -> Callable[[], int]:
+    """Return a function that runs the passes of the largest micro-batch, twice if a step has more than one."""
+
+    def passes() -> int:
+        kept = 0
+        for _ in range(min(rehearsal.num_passes, 2)):
+            began = live.now
+            loss = rehearsal.loss()
+            kept = live.now - began
+            updater.backward(loss)
+            del loss
+        return kept
+
+    return passes

@@ -207,7 +207,6 @@ def _is_text(chosen: Chosen, trainer: Any) -> bool:
 
 
 def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> Any:
-    """Return the policy, or the scorer."""
     build: Any = chosen.architecture.component.target()
     heads: dict[str, Any] = {
         "value_head": workload.value_head,

@@ -1,7 +1,7 @@
 """Check once whether the hub can be reached, since loading a model would retry for minutes; silence `transformers`.
 
 Also in this file: files of a model's weights, as `transformers` writes them, written and read one whole tensor at a
-time.
+time, and compared with those of a policy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from rlcore.config.plain import from_json
 from rlcore.config.yaml_files import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.sharding.tensor_file import INDEX, PARTS, SINGLE, saved_parts, write_weights
-from rlcore_transformers.models.weights import check_same_form
 
 DESCRIBED = ("config.json",)
 """Files that describe a model; one of them is enough."""
@@ -214,3 +213,26 @@ def _weight_files(folder: Path) -> list[str]:
         return [SINGLE]
     index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     return sorted(set(index["weight_map"].values()))
+
+
+def check_same_form(folder: Path, what: str, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Check that a folder's tensors have the policy's names and shapes.
+
+    Raises:
+        CheckpointError: names or shapes differ; the message lists them.
+    """
+    here = {name: weight.shape for name, weight in own.items()}
+    there = {name: weight.shape for name, weight in found.items()}
+    differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    if not differing:
+        return
+    name = differing[0]
+    raise CheckpointError(
+        f"{folder}: its {what} are not this policy's: {', '.join(differing[:5])}; {name} is "
+        f"{_shape(there.get(name))} in the folder and {_shape(here.get(name))} in the policy: "
+        "build the policy with the options it was saved with"
+    )
+
+
+def _shape(size: torch.Size | None) -> str:
+    return "absent" if size is None else "x".join(map(str, size)) or "a number"

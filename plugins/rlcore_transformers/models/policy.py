@@ -23,10 +23,10 @@ from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
 from rlcore_transformers.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.heads import TrunkValue
+from rlcore_transformers.models.hub import check_same_form
 from rlcore_transformers.models.kind import kind_of
 from rlcore_transformers.models.learner import ModelLearner
 from rlcore_transformers.models.peft.adapters import Adapters
-from rlcore_transformers.models.weights import check_same_form
 
 
 class ModelPolicy(ModelLearner[ActorCritic]):

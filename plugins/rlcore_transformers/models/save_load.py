@@ -17,11 +17,10 @@ from rlcore.config.yaml_files import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.logging import get_logger
 from rlcore.sharding.tensor_file import PARTS
-from rlcore_transformers.models.hub import file_layout, quiet_transformers, read_model
+from rlcore_transformers.models.hub import check_same_form, file_layout, quiet_transformers, read_model
 from rlcore_transformers.models.peft.adapters import bare_twin, find_adapters, merged_twin
 from rlcore_transformers.models.peft.inject import REWRITTEN, unwrap
 from rlcore_transformers.models.quantization import is_quantized, whole_twin
-from rlcore_transformers.models.weights import check_same_form
 
 
 class Modelled(Protocol):

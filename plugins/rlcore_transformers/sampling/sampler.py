@@ -23,7 +23,7 @@ from rlcore_transformers.sampling.draw import draw, draw_multinomial, row_unifor
 from rlcore_transformers.sampling.logit_changes import check_tokens
 from rlcore_transformers.sampling.next_token import TokenChooser
 from rlcore_transformers.sampling.record import Record, Running
-from rlcore_transformers.sampling.sampler_options import ALL_ON, SamplerConfig
+from rlcore_transformers.sampling.token_options import ALL_ON, SamplerConfig
 
 LEAVE_SHARE = 8
 """Finished sequences leave the running batch once they are 1/LEAVE_SHARE of it; copying the rest then pays off."""

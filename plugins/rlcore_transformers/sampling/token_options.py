@@ -1,4 +1,7 @@
-"""Options of samplers that change the distribution of the next token, beyond those of the section `gen`; light."""
+"""Options of samplers that change the distribution of the next token, beyond those of the section `gen`; light.
+
+Also in this file: the options of the built-in sampler.
+"""
 
 from __future__ import annotations
 
@@ -78,3 +81,18 @@ def _pairs(biases: Mapping[Token, float]) -> tuple[tuple[Token, float], ...]:
 
 
 _DEFAULTS = attrs.asdict(cast("Any", TokenOptions()), recurse=False)
+
+
+@config
+class SamplerConfig(TokenOptions):
+    """The built-in sampler. The first two options are techniques of speed and are on by default."""
+
+    early_leaving: bool = option(True, "finished sequences leave the running batch while the others continue")
+    inverse_cdf: bool = option(
+        True,
+        "draw tokens by inverting the cumulative distribution; false draws with `torch.multinomial`, which is slower, "
+        "and makes the tokens of a sequence depend on the sequences in its batch",
+    )
+
+
+ALL_ON = SamplerConfig()

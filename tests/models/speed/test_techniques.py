@@ -24,8 +24,7 @@ from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, LanguageModelConfig, SpeedConfig
 from rlcore_transformers.models.speed import BY_NAME, NOT_MEASURED, TECHNIQUES, SpeedReport, Technique, TechniqueRefused
 from rlcore_transformers.optimizers.optimizer_options import AMSGradOptions
-from rlcore_transformers.sampling.sampler_options import SamplerConfig
-from rlcore_transformers.sampling.token_options import TokenOptions
+from rlcore_transformers.sampling.token_options import SamplerConfig, TokenOptions
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS: dict[str, Any] = {

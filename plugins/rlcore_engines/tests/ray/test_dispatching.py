@@ -17,13 +17,13 @@ from rlcore.errors import DataError
 from rlcore.sampling import derive_seeds, sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Trajectories
+from rlcore_engines.ray.cluster import RayError
 from rlcore_engines.ray.config import RayConfig
-from rlcore_engines.ray.errors import RayError
 from rlcore_engines.ray.ray_sampler import RaySampler
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
 from rlcore_testing.small import make_gpt2, make_tokenizer
-from rlcore_transformers.sampling.sampler_options import SamplerConfig
+from rlcore_transformers.sampling.token_options import SamplerConfig
 
 PROMPTS = make_prompts(TEXTS * 3)
 SEEDS = derive_seeds(1, range(len(PROMPTS)))

@@ -24,7 +24,7 @@ from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.small import LETTERS, PROMPTS, make_gpt2, make_llama, make_tokenizer, toy_reward
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
-from rlcore_transformers.sampling.sampler_options import SamplerConfig
+from rlcore_transformers.sampling.token_options import SamplerConfig
 
 GRPO: dict[str, Any] = {"name": "grpo", "rollouts": 8, "num_generations": 4, "optimizer": {"lr": 1e-2, "eps": 1e-3}}
 PPO: dict[str, Any] = {"name": "ppo", "rollouts": 8, "batch_size": 4, "epochs": 1, "optimizer": {"lr": 1e-2}}

@@ -14,8 +14,7 @@ from rlcore.cli import main
 from rlcore.config import merge
 from rlcore.errors import ConfigError, PluginError
 from rlcore_engines.ray.config import RayConfig
-from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.openai_config import OpenAIConfig
+from rlcore_engines.vllm.config import OpenAIConfig, VLLMConfig
 from rlcore_tools.plan.cluster import plan_cluster, write_cluster
 from rlcore_tools.plan.estimate import Estimate, estimate
 from rlcore_tools.plan.serving import Serving, serving_of

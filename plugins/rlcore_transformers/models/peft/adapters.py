@@ -22,10 +22,9 @@ from transformers import PreTrainedModel
 from rlcore.errors import CheckpointError, ModelError
 from rlcore_transformers.models.forward import predict
 from rlcore_transformers.models.freezing import frozen_copy, vocabulary_size
-from rlcore_transformers.models.hub import WEIGHTS_FILE
+from rlcore_transformers.models.hub import WEIGHTS_FILE, check_same_form
 from rlcore_transformers.models.input_layout import InputLayout
 from rlcore_transformers.models.speed.activations import probe_tokens
-from rlcore_transformers.models.weights import check_same_form
 
 
 def adapter_layers(module: nn.Module) -> dict[str, Any]:
