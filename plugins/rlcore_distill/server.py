@@ -15,7 +15,7 @@ from rlcore_distill.config import ServerOptions
 from rlcore_distill.teachers import check_texts
 
 try:
-    from rlcore_engines.vllm.openai_config import OpenAIConfig
+    from rlcore_engines.vllm.config import OpenAIConfig
     from rlcore_engines.vllm.openai_sampler import TextServer
 except ImportError as error:
     raise ConfigError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -15,6 +14,7 @@ from rlcore.errors import ConfigError, RLCoreError
 from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_engines.pool import Pool
 
 PATIENCE_S = 1.0
 """How long the end of a run waits for a call of the sampler, which cannot be interrupted."""
@@ -32,10 +32,7 @@ class ThreadedSampler:
     def __init__(self, sampler: Callable[..., Trajectories]) -> None:
         self._sampler = sampler
         self._calling = threading.Lock()
-        self._changed = threading.Condition()
-        self._open = WeakSet[Future[Trajectories]]()
-        self._waiting: deque[tuple[Future[Trajectories], Callable[[], Trajectories]]] = deque()
-        self._thread: threading.Thread | None = None
+        self._pool, self._open = Pool(), WeakSet[Future[Trajectories]]()
 
     def __call__(self, *given: Any, **options: Any) -> Trajectories:
         """Call the sampler on this thread."""
@@ -56,14 +53,8 @@ class ThreadedSampler:
             with torch.no_grad():
                 return self(copied, prompts, sampling, **options)
 
-        future = Future[Trajectories]()
-        with self._changed:
-            self._waiting.append((future, call))
-            self._open.add(future)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="rlcore-engines", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+        future = self._pool.submit(call)
+        self._open.add(future)
         return future
 
     def collect(self, handle: Future[Trajectories]) -> Trajectories:
@@ -80,27 +71,8 @@ class ThreadedSampler:
 
     def close(self) -> None:
         """End the thread; calls that have not begun are left out."""
-        with self._changed:
-            thread, self._thread = self._thread, None
-            self._waiting.clear()
-            self._open.clear()
-            self._changed.notify()
-        if thread is not None:
-            thread.join(PATIENCE_S)
-
-    def _work(self) -> None:
-        own = threading.current_thread()
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._thread is not own)
-                if self._thread is not own:
-                    return
-                future, call = self._waiting.popleft()
-            try:
-                future.set_result(call())
-            except BaseException as error:  # noqa: BLE001  raised again where the rows are collected
-                future.set_exception(error)
-            del future, call  # and with them the copy of the weights
+        self._open.clear()
+        self._pool.close(PATIENCE_S)
 
 
 def copy_of(policy: Policy) -> Policy:

@@ -1,26 +1,87 @@
-"""The actor that runs one rank as a process of its own, and reports its output and its end; it imports no torch."""
+"""The actor that runs one rank as a process of its own, and reports its output and its end; it imports no torch.
+
+Also in this file: the order of ranks on the machines of a cluster, and the environment variables that torchrun would
+give them.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import PIPE
 from typing import IO, Any
 
 import attrs
 import ray
 
-from rlcore_engines.ray.rank_environment import Place
+from rlcore.child import ChildProcess
+
+
+@attrs.frozen
+class Place:
+    """Where an actor runs.
+
+    Attributes:
+        machine: id of the machine.
+        host: its address, at which the other machines reach it.
+        port: a free port there.
+        gpus: the GPUs there that Ray has given to the actor.
+    """
+
+    machine: str
+    host: str
+    port: int
+    gpus: tuple[str, ...] = ()
+
+
+def order(places: Sequence[Place]) -> list[int]:
+    """Return the indices of places by rank: those on one machine follow one another, the machine of the first first."""
+    machines = list(dict.fromkeys(place.machine for place in places))
+    return sorted(range(len(places)), key=lambda index: (machines.index(places[index].machine), index))
+
+
+def environments(places: Sequence[Place], *, run_id: str, attempt: int, restarts: int) -> list[dict[str, str]]:
+    """Return the variables of each rank.
+
+    Every rank of a machine sees all GPUs of the run there, in the order of the ranks, as torch expects: rank i of the
+    machine computes on the i-th.
+
+    Args:
+        places: of the ranks, in the order that `order` returns.
+        run_id: the same for all ranks and attempts.
+        attempt: how often the run has been started before.
+        restarts: most times that it is started again.
+    """
+    machines = list(dict.fromkeys(place.machine for place in places))
+    by_machine: Mapping[str, list[int]] = {
+        machine: [rank for rank, place in enumerate(places) if place.machine == machine] for machine in machines
+    }
+    common = {
+        "WORLD_SIZE": len(places), "ROLE_WORLD_SIZE": len(places), "GROUP_WORLD_SIZE": len(machines),
+        "ROLE_NAME": "default", "MASTER_ADDR": places[0].host, "MASTER_PORT": places[0].port,
+        "TORCHELASTIC_RUN_ID": run_id, "TORCHELASTIC_RESTART_COUNT": attempt, "TORCHELASTIC_MAX_RESTARTS": restarts,
+        "TORCHELASTIC_USE_AGENT_STORE": False, "RLCORE_STARTED": 1,
+    }  # fmt: skip
+    found = []
+    for rank, place in enumerate(places):
+        local = by_machine[place.machine]
+        own = {
+            "RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local.index(rank), "LOCAL_WORLD_SIZE": len(local),
+            "GROUP_RANK": machines.index(place.machine),
+        }  # fmt: skip
+        gpus = [gpu for each in local for gpu in places[each].gpus]
+        seen = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+        found.append({name: str(value) for name, value in (common | own | seen).items()})
+    return found
+
 
 OF_RAY = "RAY_"
 """Variables of Ray's own processes, which would make a rank take itself for one of them."""
@@ -46,7 +107,7 @@ class Agent:
     """Runs a rank."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._written: deque[tuple[int, bytes]] = deque()
         self._news = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -74,10 +135,8 @@ class Agent:
             raise FileNotFoundError(f"{socket.gethostname()} has no folder {folder}, in which the command was given")
         own = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
         own |= {**variables, "TORCHELASTIC_ERROR_FILE": str(self._folder / "error.json")}
-        self._process = subprocess.Popen(  # noqa: S603  the user's own command
-            [sys.executable, "-P", "-m", "rlcore_engines.ray.rank", *words], env=own, cwd=folder,
-            start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        command = [sys.executable, "-P", "-m", "rlcore_engines.ray.rank", *words]
+        self._process = ChildProcess(command, env=own, cwd=folder, stdout=PIPE, stderr=PIPE)
         for number, stream in ((OUT, self._process.stdout), (ERR, self._process.stderr)):
             thread = threading.Thread(target=self._read, args=(number, stream), daemon=True)
             self._threads.append(thread)
@@ -120,13 +179,10 @@ class Agent:
     def signal(self, number: int) -> None:
         """Send a signal to the rank."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
+            self._process.send_signal(number)
 
     def end(self) -> None:
         """End the rank at once, and all that it has started."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._process.end()
         shutil.rmtree(self._folder, ignore_errors=True)

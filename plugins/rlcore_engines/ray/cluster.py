@@ -13,7 +13,12 @@ from contextlib import contextmanager
 
 import ray
 
-from rlcore_engines.ray.errors import RayError
+from rlcore.errors import RLCoreError
+
+
+class RayError(RLCoreError, RuntimeError):
+    """A cluster that cannot be reached or has no room, or actors that are lost."""
+
 
 NAMESPACE = "rlcore"
 REACH_S = 5.0

@@ -24,8 +24,8 @@ from rlcore.logging import get_logger
 from rlcore.profiling import phase
 from rlcore.protocols import Policy
 from rlcore_engines.ray import cluster, skeleton
+from rlcore_engines.ray.cluster import RayError
 from rlcore_engines.ray.config import RayConfig
-from rlcore_engines.ray.errors import RayError
 from rlcore_engines.ray.worker import Keeper, SamplingActor, Weights
 
 T = TypeVar("T")

@@ -23,10 +23,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlcore.safe_text import write
 from rlcore_engines.ray import cluster
-from rlcore_engines.ray.agent import ERR, Agent, News
-from rlcore_engines.ray.errors import RayError
+from rlcore_engines.ray.agent import ERR, Agent, News, environments, order
+from rlcore_engines.ray.cluster import RayError
 from rlcore_engines.ray.launch_command import POLL_S, Launch, Presses, answers
-from rlcore_engines.ray.rank_environment import environments, order
 
 
 class Lines:

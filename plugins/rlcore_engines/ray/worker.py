@@ -21,7 +21,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_engines.ray import skeleton
 from rlcore_engines.ray.cluster import NAMESPACE
-from rlcore_engines.ray.engine import build_engine
+from rlcore_engines.ray.config import build_engine
 
 
 @attrs.frozen
@@ -70,7 +70,7 @@ class SamplingActor:
         keeper: the name of the keeper.
         threads: threads that it computes with.
         patience_s: longest time to wait for weights.
-        engine: the sampler that it has in place of rlcore's own (`rlcore_engines.ray.engine`). It has the GPUs of the
+        engine: the sampler that it has in place of rlcore's own (`rlcore_engines.ray.config`). It has the GPUs of the
             actor; the copy of the policy is on the CPU then, and the engine's weights and their check come from it.
     """
 

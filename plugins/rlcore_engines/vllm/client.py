@@ -9,8 +9,7 @@ from typing import Any
 
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
-from rlcore_engines.vllm.connection import CONNECT_S, Connection, Reply
-from rlcore_engines.vllm.errors import EngineError, ServerUnavailable
+from rlcore_engines.vllm.connection import CONNECT_S, Connection, EngineError, Reply, ServerUnavailable
 from rlcore_engines.vllm.generation import PATH
 
 BACKEND = "rlcore"

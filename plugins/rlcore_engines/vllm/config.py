@@ -1,8 +1,13 @@
-"""Options of the sampler `vllm`."""
+"""Options of the sampler `vllm`.
+
+Also in this file: the options of the sampler `openai`; what the sampler `vllm` declares to `rlcore plan`: its servers,
+their devices and the weights that reach them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -10,8 +15,48 @@ import attrs
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
 from rlcore_engines.vllm.connection import check_url
-from rlcore_engines.vllm.serving import serving_of
 from rlcore_transformers.sampling.token_options import TokenOptions
+
+PARALLEL = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"), ("--data-parallel-size", "-dp"))
+"""Arguments of `vllm serve` whose product is the number of its devices."""
+
+
+def serving_of(config: VLLMConfig) -> Mapping[str, Any]:
+    """Return attributes of `rlcore_tools.plan.serving.Serving`.
+
+    Process 0 writes the weights to files of 256 MB, which each server reads, or sends them in buffers of that size
+    (`transfer: broadcast`). Log-probs of as many rows as are asked
+    for, and of those of the check before, are compared after each change.
+    """
+    from rlcore_engines.vllm.weight_check import CHECKED_TOKENS
+    from rlcore_engines.vllm.weights import PIECE
+
+    found: dict[str, Any] = {
+        "reads": "stream", "engines": len(config.urls) or 1, "chunk": PIECE, "checked": 2 * config.check_rows,
+        "checked_tokens": CHECKED_TOKENS, "sleeps": config.sleep,
+        "keeps": config.transfer == "broadcast", "sends": "trained" if config.lora == "adapter" else "weights",
+    }  # fmt: skip
+    if config.url:
+        return found | {"dtype": "bfloat16"}  # or float16: a server that is started without --dtype
+    count = 1
+    for names in PARALLEL:
+        count *= int(_value(config.args, names) or 1)
+    visible = [int(each) for each in config.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip().isdecimal()]
+    share = _value(config.args, ("--gpu-memory-utilization",))
+    return found | {
+        "devices": count, "numbers": tuple(visible[:count] or range(count)), "named": bool(visible),
+        "utilisation": float(share) if share else None, "dtype": config.dtype,
+    }  # fmt: skip
+
+
+def _value(args: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the value of an argument, written as `--name value` or `--name=value`."""
+    for i, each in enumerate(args):
+        name, equals, value = each.partition("=")
+        if name in names:
+            return value if equals else (args[i + 1] if i + 1 < len(args) else None)
+    return None
+
 
 OF_RUN = frozenset({"--host", "--port", "--uds", "--root-path", "--ssl-keyfile", "--ssl-certfile", "--headless"})
 """Arguments of `vllm serve` with which the run would not find a server that it has started."""
@@ -139,3 +184,67 @@ class VLLMConfig(TokenOptions):
     def serving(self) -> Mapping[str, Any]:
         """Return where servers sample and what they need of the ranks, for `rlcore plan`."""
         return serving_of(self)
+
+
+Extra = Literal["top_k", "min_tokens", "stop_token_ids", "return_token_ids", "min_p", "repetition_penalty"]
+OF_TOKENS = ("logit_bias", "allowed_tokens", "forbidden_tokens")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@config
+class OpenAIConfig(TokenOptions):
+    """Options of the sampler `openai`; `url` and `model` are required."""
+
+    url: str = option("", "address of the API, up to /completions, such as http://127.0.0.1:8000/v1")
+    model: str = option("", "name by which the server knows its model")
+    key_env: str | None = option(
+        None, "name of the environment variable with the key; the key itself does not belong in a configuration; "
+        "default: requests without a key",
+    )  # fmt: skip
+    prompts: Literal["auto", "tokens", "text"] = option(
+        "auto", "how prompts are sent: as token ids, as text, or as token ids if the server echoes them as the "
+        "policy's tokenizer decodes them, and otherwise as text",
+    )  # fmt: skip
+    extra: tuple[Extra, ...] = option(
+        (), "fields beyond the API of OpenAI that the server accepts, as vLLM does; without top_k, min_tokens, "
+        "stop_token_ids, min_p or repetition_penalty, gen.top_k, gen.min_new_tokens, gen.eos_token_ids, sampler.min_p "
+        "and sampler.repetition_penalty are refused; with return_token_ids, "
+        "completions are not tokenised again",
+    )  # fmt: skip
+    concurrency: int = option(32, "most requests at a time", ge=1, le=65_536)
+    timeout_s: float = option(
+        300.0, "longest time for the answer to a prompt, which is asked again afterwards", gt=0, le=1e9, unit="seconds"
+    )
+    retries: int = option(
+        4, "how often a request is repeated that got no answer, or the status 408, 409, 429 or 5xx", ge=0, le=100
+    )
+    backoff_s: float = option(
+        1.0, "pause before the first repetition, doubled for each further one, up to a minute; the server may ask for "
+        "a longer one, up to a minute too", ge=0, le=60, unit="seconds",
+    )  # fmt: skip
+
+    def __attrs_post_init__(self) -> None:
+        """Check the form of the options; no message shows what may be a key."""
+        super().__attrs_post_init__()
+        if of_tokens := [name for name in OF_TOKENS if name in self.reshaping]:
+            raise ConfigError(
+                f"{of_tokens[0]}: tokens are those of the policy's tokenizer, and the model of the server may have "
+                "another; leave it out, or use sampler: default or vllm"
+            )
+        if missing := [name for name in self.reshaping if name not in self.extra]:
+            raise ConfigError(
+                f"{missing[0]} = {getattr(self, missing[0]):g}: the API of OpenAI has no such option; leave it out, or "
+                f"add '{missing[0]}' to sampler.extra if the server accepts that field, as vLLM does"
+            )
+        if self.key_env is not None and not NAME.fullmatch(self.key_env):
+            raise ConfigError(
+                "key_env: is no name of an environment variable; set it to the name, such as OPENAI_API_KEY, and the "
+                "variable to the key"
+            )
+        if not self.url:
+            return
+        check_url(self.url, example="http://127.0.0.1:8000/v1", instead="name a variable in key_env")
+
+    def serving(self) -> Mapping[str, Any]:
+        """Return that the server has a model of its own, and needs no weights, for `rlcore plan`."""
+        return {"reads": "nothing"}

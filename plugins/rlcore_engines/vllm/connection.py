@@ -1,4 +1,7 @@
-"""One HTTP connection to a server, which another thread can abort."""
+"""One HTTP connection to a server, which another thread can abort.
+
+Also in this file: errors about serving engines.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,20 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from rlcore.errors import ConfigError
-from rlcore_engines.vllm.errors import EngineError, ServerUnavailable
+from rlcore.errors import ConfigError, RLCoreError
+
+
+class EngineError(RLCoreError, RuntimeError):
+    """A server that cannot be started or reached, or whose answer cannot be used."""
+
+
+class StaleWeights(EngineError):
+    """A server whose log-probs are not those of the policy's new weights."""
+
+
+class ServerUnavailable(Exception):
+    """A server that does not answer, or answers that it failed: it may work later, or another one does."""
+
 
 CONNECT_S = 10.0
 CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
@@ -173,3 +188,41 @@ class Connection:
     def close(self) -> None:
         """Close the connection; the next request opens it again."""
         self._http.close()
+
+
+class Connections:
+    """Connections to one server, as many as there are requests at a time; for several threads.
+
+    Args:
+        url: address of the server.
+        headers: of every request.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._url, self._headers, self._is_aborted = url, headers, False
+        self._free, self._all = list[Connection](), list[Connection]()
+
+    def request(self, method: str, path: str, body: Any = None, *, timeout_s: float) -> Reply:
+        """Send a request on a free connection, and return the answer as `Connection.request` does."""
+        try:
+            connection = self._free.pop()
+        except IndexError:
+            connection = Connection(self._url, self._headers)
+            self._all.append(connection)
+        if self._is_aborted:
+            connection.abort()
+        try:
+            return connection.request(method, path, body, timeout_s=timeout_s)
+        finally:
+            self._free.append(connection)
+
+    def abort(self) -> None:
+        """End all requests, which then raise ServerUnavailable, as later ones do."""
+        self._is_aborted = True
+        for connection in list(self._all):
+            connection.abort()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._all:
+            connection.close()

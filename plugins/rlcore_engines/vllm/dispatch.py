@@ -7,17 +7,17 @@ the same seed, so that it is sampled as if nothing had happened.
 from __future__ import annotations
 
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import attrs
 
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
+from rlcore_engines.pool import Pool, begin
 from rlcore_engines.vllm.client import VLLMServer
-from rlcore_engines.vllm.connection import Connection
-from rlcore_engines.vllm.errors import EngineError, ServerUnavailable
+from rlcore_engines.vllm.connection import Connections, EngineError, ServerUnavailable
 from rlcore_engines.vllm.generation import PATH, Completion, Generated, read_answer
 
 ATTEMPTS = 5
@@ -79,60 +79,37 @@ class _Event:
 
 
 class _Lane:
-    """The requests to one server: threads, each with a connection, that take rows from a queue."""
+    """The requests to one server."""
 
-    def __init__(
-        self, server: VLLMServer, ask: Callable[[Connection, int], Generated], events: queue.SimpleQueue[_Event]
-    ):
+    def __init__(self, server: VLLMServer, concurrency: int, events: queue.SimpleQueue[_Event]) -> None:
         self.server, self.running, self.works = server, 0, True
-        self._ask, self._events = ask, events
-        self._rows: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._connections: list[Connection] = []
+        self._pool, self._connections = Pool(concurrency), Connections(server.url, server.headers)
+        self._events = events
         self.lost: Exception | None = None
 
-    def give(self, row: int) -> None:
-        """Request the completion of a row."""
+    def give(self, row: int, ask: Callable[[Connections, int], Generated]) -> None:
+        """Request the completion of a row in a thread."""
         self.running += 1
-        if self.running > len(self._threads):
-            connection = Connection(self.server.url, self.server.headers)
-            self._connections.append(connection)
-            thread = threading.Thread(target=self._work, args=(connection,), name="rlcore-engines", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._rows.put(row)
-
-    def _work(self, connection: Connection) -> None:
-        while (row := self._rows.get()) is not None:
-            try:
-                event = _Event(self, row, answer=self._ask(connection, row))
-            except Exception as error:  # noqa: BLE001  raised where the events are read
-                event = _Event(self, row, error=error)
-            self._events.put(event)
-        connection.close()
+        self._pool.submit(partial(self._report, row, partial(ask, self._connections, row)))
 
     def recover(self, recover: Callable[[VLLMServer], None]) -> None:
         """Wait in a thread until the server is back."""
-
-        def wait() -> None:
-            try:
-                recover(self.server)
-            except Exception as error:  # noqa: BLE001  raised where the events are read
-                self._events.put(_Event(self, None, error=error))
-            else:
-                self._events.put(_Event(self, None))
-
         self.works = False
-        threading.Thread(target=wait, name="rlcore-vllm-recover", daemon=True).start()
+        begin(partial(self._report, None, partial(recover, self.server)))
+
+    def _report(self, row: int | None, call: Callable[[], Generated | None]) -> None:
+        try:
+            event = _Event(self, row, answer=call())
+        except Exception as error:  # noqa: BLE001  raised where the events are read
+            event = _Event(self, row, error=error)
+        self._events.put(event)
 
     def end(self) -> None:
         """End the threads; the server notices that connections are closed, and gives up their requests."""
-        for _ in self._threads:
-            self._rows.put(None)
-        for connection in self._connections if self.running else ():
-            connection.abort()
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
+        if self.running:
+            self._connections.abort()
+        self._pool.close(PATIENCE_S)
+        self._connections.close()
 
 
 class _Call:
@@ -142,7 +119,7 @@ class _Call:
         self._dispatch, self._asked = dispatch, asked
         self._waiting, self._attempts = deque(_groups(asked)), [0] * len(asked)
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._lanes = [_Lane(server, self._ask, self._events) for server in dispatch.servers]
+        self._lanes = [_Lane(server, dispatch.concurrency, self._events) for server in dispatch.servers]
 
     def answers(self) -> Iterator[tuple[int, Generated]]:
         left = len(self._asked)
@@ -176,14 +153,14 @@ class _Call:
             while group and lane.running < self._dispatch.concurrency:
                 row = group.popleft()
                 self._attempts[row] += 1
-                lane.give(row)
+                lane.give(row, self._ask)
             if not group:
                 self._waiting.popleft()
 
-    def _ask(self, connection: Connection, row: int) -> Generated:
+    def _ask(self, connections: Connections, row: int) -> Generated:
         """Return the answer to a row; called in a thread."""
         asked = self._asked[row]
-        reply = connection.request("POST", PATH, asked.body(), timeout_s=self._dispatch.timeout_s)
+        reply = connections.request("POST", PATH, asked.body(), timeout_s=self._dispatch.timeout_s)
         if reply.status >= 500 or reply.status in (408, 429):
             raise ServerUnavailable(f"{reply.where}: {reply.describe()}")
         if reply.status != 200:

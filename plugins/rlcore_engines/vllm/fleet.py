@@ -16,7 +16,7 @@ from rlcore.profiling import phase
 from rlcore.protocols import Policy
 from rlcore_engines.vllm.client import VLLMServer
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.errors import EngineError, ServerUnavailable
+from rlcore_engines.vllm.connection import EngineError, ServerUnavailable
 from rlcore_engines.vllm.own_server import OwnServer, free_port, make_own_server
 from rlcore_engines.vllm.weight_broadcast import make_transfer
 from rlcore_engines.vllm.weights import ADAPTER, check_policy, is_float32

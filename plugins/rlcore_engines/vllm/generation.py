@@ -15,7 +15,7 @@ import attrs
 from rlcore.errors import ConfigError, DataError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
-from rlcore_engines.vllm.errors import EngineError, ServerUnavailable
+from rlcore_engines.vllm.connection import EngineError, ServerUnavailable
 from rlcore_transformers.sampling.token_ids import TokenIds
 from rlcore_transformers.sampling.token_options import TokenOptions
 

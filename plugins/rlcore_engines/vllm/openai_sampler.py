@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from functools import cached_property
+from concurrent.futures import Future, as_completed
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -26,16 +25,18 @@ from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.training.evaluate import eval_samplings
 from rlcore.types import Prompt, Trajectories, to_device
-from rlcore_engines.vllm.connection import Connection, Reply
-from rlcore_engines.vllm.errors import EngineError, ServerUnavailable
+from rlcore_engines.pool import Pool
+from rlcore_engines.vllm.config import OpenAIConfig
+from rlcore_engines.vllm.connection import Connections, EngineError, Reply, ServerUnavailable
 from rlcore_engines.vllm.generation import COMPLETIONS_PATH, Text, TextRequest, check_options, read_text, token_limits
-from rlcore_engines.vllm.openai_config import OpenAIConfig
 from rlcore_engines.vllm.vllm_rows import TextRows, prompt_texts, report_parts, seeds_of, stack_rows
 from rlcore_transformers.data.tokens import decode, encode
 
 REPEATED = frozenset({408, 409, 429})
 """Statuses of failures that may pass, besides those from 500 on."""
 LONGEST_WAIT_S = 60.0
+PATIENCE_S = 10.0
+"""How long the end of a call waits for each thread whose request it has aborted."""
 HIDDEN = "(the key)"
 
 
@@ -68,25 +69,22 @@ class TextServer:
         """
         if not bodies:
             return
-        count, over = min(self.config.concurrency, len(bodies)), threading.Event()
-        connections = [Connection(self.url, self._headers) for _ in range(count)]
-        free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-        for connection in connections:
-            free.put(connection)
-        pool = ThreadPoolExecutor(count, thread_name_prefix="rlcore-openai")
-        rows: dict[Future[Any], int] = {}
+        connections, over = Connections(self.url, self._headers), threading.Event()
+        pool, rows = Pool(self.config.concurrency), dict[Future[Any], int]()
+
+        def answer(body: Mapping[str, Any]) -> Any:
+            return self._read(self._ask(connections, body, over))
+
         try:
-            rows |= {pool.submit(self._work, free, body, over): row for row, body in enumerate(bodies)}
+            rows |= {pool.submit(partial(answer, body)): row for row, body in enumerate(bodies)}
             for future in as_completed(rows):
                 yield rows[future], future.result()
         finally:
             over.set()
             if not all(future.done() for future in rows):
-                for connection in connections:
-                    connection.abort()
-            pool.shutdown(cancel_futures=True)
-            for connection in connections:
-                connection.close()
+                connections.abort()
+            pool.close(PATIENCE_S)
+            connections.close()
 
     def try_once(self, body: Mapping[str, Any]) -> tuple[Any, str]:
         """Return the decoded answer to a request, or None and the reason if its content is refused (status 400 or 422).
@@ -94,21 +92,14 @@ class TextServer:
         Raises:
             EngineError, ConfigError, DataError: as `answers`.
         """
-        connection = Connection(self.url, self._headers)
+        connections = Connections(self.url, self._headers)
         try:
-            reply = self._ask(connection, body, threading.Event())
+            reply = self._ask(connections, body, threading.Event())
         finally:
-            connection.close()
+            connections.close()
         return (None, self._hide(reply.describe())) if reply.status in (400, 422) else (self._read(reply), "")
 
-    def _work(self, free: queue.SimpleQueue[Connection], body: Mapping[str, Any], over: threading.Event) -> Any:
-        connection = free.get()
-        try:
-            return self._read(self._ask(connection, body, over))
-        finally:
-            free.put(connection)
-
-    def _ask(self, connection: Connection, body: Mapping[str, Any], over: threading.Event) -> Reply:
+    def _ask(self, connections: Connections, body: Mapping[str, Any], over: threading.Event) -> Reply:
         """Return the answer, after as many repetitions as it takes.
 
         Raises:
@@ -118,7 +109,7 @@ class TextServer:
         for attempt in range(config.retries + 1):
             wait_s = 0.0
             try:
-                reply = connection.request("POST", COMPLETIONS_PATH, body, timeout_s=config.timeout_s)
+                reply = connections.request("POST", COMPLETIONS_PATH, body, timeout_s=config.timeout_s)
             except ServerUnavailable as error:
                 reason = str(error)
             else:

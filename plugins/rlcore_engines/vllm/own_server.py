@@ -5,6 +5,7 @@ Also in this file: what a server is started with: the policy's folder, precision
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -14,13 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
+from rlcore import child
+from rlcore.child import ChildProcess, tail
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore_engines.vllm.client import BACKEND, VLLMServer
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.errors import EngineError
+from rlcore_engines.vllm.connection import EngineError
 
 log = get_logger("vllm")
 
@@ -77,7 +81,7 @@ class OwnServer:
         self._command = self._make_command(python, arguments)
         self._env, self._on_restart = self._make_env(env), on_restart
         self.restarts_left, self._lock = restarts, threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._is_closing = threading.Event()
         self.is_ready = threading.Event()
         self.failure: EngineError | None = None
@@ -117,14 +121,12 @@ class OwnServer:
 
     def _spawn(self) -> None:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-I", str(HERE / "guard.py"), str(self.log_file), *self._command]
+        command = [sys.executable, "-I", child.__file__, str(self.log_file), *self._command]
         if shutil.which(self._command[0]) is None:
             raise ConfigError(f"sampler.python = {self._command[0]!r}: is no program that can be started")
         with self._lock:
             self._check()
-            self._process = subprocess.Popen(  # noqa: S603  the user's own interpreter
-                command, stdin=subprocess.PIPE, start_new_session=True, env=self._env, cwd=self._folder
-            )
+            self._process = ChildProcess(command, stdin=PIPE, env=self._env, cwd=self._folder)
 
     def _watch(self) -> None:
         """Start the server again when it dies, until it may not be started again or is closed."""
@@ -176,7 +178,8 @@ class OwnServer:
 
     def _last_output(self) -> str:
         try:
-            text = self.log_file.read_bytes()[-200_000:].decode(errors="replace")
+            with self.log_file.open("rb") as file:
+                text = tail(file, 200_000)
         except OSError:
             return f"see {self.log_file}"
         lines = [line for line in text.splitlines() if "Error" in line] or text.splitlines()[-3:]
@@ -191,11 +194,9 @@ class OwnServer:
         if process is not None:
             assert process.stdin is not None  # noqa: S101  it is a pipe
             process.stdin.close()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.end()
 
 
 MOST_SEQUENCES = 1024

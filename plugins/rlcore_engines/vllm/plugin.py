@@ -18,6 +18,6 @@ def register_samplers(register: Register) -> None:
     register(
         "openai",
         "rlcore_engines.vllm.openai_sampler:OpenAISampler",
-        config="rlcore_engines.vllm.openai_config:OpenAIConfig",
+        config="rlcore_engines.vllm.config:OpenAIConfig",
         summary="completions from any server with the API of OpenAI, whose model is not the policy",
     )

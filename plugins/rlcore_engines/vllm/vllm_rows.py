@@ -18,7 +18,7 @@ from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories, to_device
-from rlcore_engines.vllm.errors import EngineError
+from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.generation import Completion, Generated, Text, TextRequest
 from rlcore_transformers.data.tokens import decode, encode_continuations
 from rlcore_transformers.sampling.token_ids import StopSequences

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -15,10 +15,11 @@ from rlcore.protocols import Policy
 from rlcore.settings import SamplingConfig
 from rlcore.training.evaluate import eval_samplings
 from rlcore.types import Prompt, Trajectories
+from rlcore_engines.pool import begin
 from rlcore_engines.vllm.client import VLLMServer
 from rlcore_engines.vllm.config import VLLMConfig
+from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.dispatch import Dispatch
-from rlcore_engines.vllm.errors import EngineError
 from rlcore_engines.vllm.fleet import Fleet
 from rlcore_engines.vllm.generation import Completion, Generated, changes_of, check_sampling, token_limits
 from rlcore_engines.vllm.vllm_rows import (
@@ -176,17 +177,10 @@ class VLLMSampler:
         seeds: Sequence[int | None] = seeds_of(len(prompts), row_seeds, generator)
         if self.config.continue_responses:  # vLLM on CPUs ends when it stops a request that has a seed
             seeds = [None] * len(seeds)
-        asked, future = self._prepare(policy, prompts, sampling, seeds), Future[Trajectories]()
+        asked = self._prepare(policy, prompts, sampling, seeds)
         dispatch = self._dispatch()  # to the servers that have these weights
-
-        def sample() -> None:
-            try:
-                future.set_result(self._sample(policy, prompts, asked, sampling, None, dispatch))
-            except BaseException as error:  # noqa: BLE001  raised again where the rows are collected
-                future.set_exception(error)
-
+        future = begin(partial(self._sample, policy, prompts, asked, sampling, None, dispatch))
         self._open.add(future)
-        threading.Thread(target=sample, name="rlcore-vllm-submitted", daemon=True).start()
         return future
 
     def collect(self, handle: Future[Trajectories]) -> Trajectories:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,10 +14,10 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
+from rlcore_engines.pool import begin
 from rlcore_engines.vllm.client import VLLMServer
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.connection import Reply
-from rlcore_engines.vllm.errors import EngineError, ServerUnavailable
+from rlcore_engines.vllm.connection import EngineError, Reply, ServerUnavailable
 from rlcore_engines.vllm.weight_group import WeightGroup, address_towards, all_join, open_store, pack, plan
 from rlcore_engines.vllm.weights import WeightFiles, write_folder
 
@@ -102,7 +101,7 @@ class WeightBroadcast(WeightFiles):
             "timeout_s": self._timeout_s,
         }  # fmt: skip
         joining = {"group": name, "is_new": True, "host": address, "port": self._store.port, **shape}
-        reply = _begin(lambda: server.init_transfer(joining))
+        reply = begin(lambda: server.init_transfer(joining))
         store = self._store
         self._wait(lambda: all_join(store, name, size), reply, server)
         with torch.cuda.device(self._device) if has_gpus else nullcontext():
@@ -113,7 +112,7 @@ class WeightBroadcast(WeightFiles):
     def _send(self, server: VLLMServer, group: WeightGroup) -> None:
         buckets = plan(self._weights)
         group.begin_update()
-        reply = _begin(lambda: server.update({"buckets": buckets}))
+        reply = begin(lambda: server.update({"buckets": buckets}))
         self._wait(group.are_ready, reply, server)
         for bucket in buckets:
             buffer = pack(bucket, self._weights, group.device)
@@ -155,17 +154,3 @@ def make_transfer(config: VLLMConfig) -> WeightFiles:
             timeout_s=config.start_timeout_s,
         )  # fmt: skip
     return WeightFiles(config.weights_dir, has_adapter=config.lora == "adapter", continues=config.continue_responses)
-
-
-def _begin(call: Callable[[], Reply]) -> Future[Reply]:
-    """Call in a thread, which ends by itself if nobody waits for it."""
-    future = Future[Reply]()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001  raised where the reply is waited for
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="rlcore-vllm-weights", daemon=True).start()
-    return future

@@ -19,7 +19,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.training import by_block, eval_mode
 from rlcore.types import Prompt
 from rlcore_engines.vllm.client import VLLMServer
-from rlcore_engines.vllm.errors import StaleWeights
+from rlcore_engines.vllm.connection import StaleWeights
 from rlcore_engines.vllm.fleet import Fleet
 from rlcore_engines.vllm.generation import Completion, Generated, number_of
 from rlcore_engines.vllm.vllm_rows import completions_of, trajectories_of

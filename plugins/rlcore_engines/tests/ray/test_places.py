@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError
 
 from rlcore_engines.ray import cluster
 from rlcore_engines.ray import launch as places
-from rlcore_engines.ray.errors import RayError
+from rlcore_engines.ray.cluster import RayError
 from rlcore_engines.ray.launch_command import Launch, Presses
 
 

@@ -24,8 +24,8 @@ from rlcore.config import dump_yaml, load_yaml
 from rlcore.sampling import derive_seeds, sample
 from rlcore.settings import SamplingConfig
 from rlcore_engines.ray import launch
+from rlcore_engines.ray.cluster import RayError
 from rlcore_engines.ray.config import RayConfig
-from rlcore_engines.ray.errors import RayError
 from rlcore_engines.ray.launch_command import Launch
 from rlcore_engines.ray.ray_sampler import RaySampler
 from rlcore_testing.rig.policies import perturb

@@ -11,7 +11,7 @@ from openai_stand_in import OpenAIStandIn
 import rlcore
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
-from rlcore_engines.vllm.openai_config import OpenAIConfig
+from rlcore_engines.vllm.config import OpenAIConfig
 from rlcore_engines.vllm.openai_sampler import OpenAISampler
 from rlcore_testing.small import LETTERS, PROMPTS, make_gpt2, make_tokenizer, toy_reward
 from rlcore_transformers.models.causal import build_causal_lm

@@ -14,7 +14,7 @@ from vllm_stand_in import spoil
 from rlcore.errors import ConfigError, DataError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
-from rlcore_engines.vllm.errors import EngineError, ServerUnavailable
+from rlcore_engines.vllm.connection import EngineError, ServerUnavailable
 from rlcore_engines.vllm.generation import Completion, OldWeights, check_sampling, read_answer, token_limits
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_answer.json").read_text())

@@ -11,8 +11,8 @@ from vllm_stand_in import StandIn
 from rlcore.errors import DataError
 from rlcore.settings import SamplingConfig
 from rlcore_engines.vllm.client import VLLMServer
+from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.dispatch import ATTEMPTS, Dispatch
-from rlcore_engines.vllm.errors import EngineError
 from rlcore_engines.vllm.generation import Completion, Generated
 
 MakeServer = Callable[[], StandIn]

@@ -22,7 +22,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
 from rlcore_engines.vllm import own_server
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.errors import StaleWeights
+from rlcore_engines.vllm.connection import StaleWeights
 from rlcore_engines.vllm.generation import PATH, Completion
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks

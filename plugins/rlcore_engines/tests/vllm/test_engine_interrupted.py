@@ -13,7 +13,7 @@ from test_engine_broadcast import sampled, started
 
 from rlcore_engines.vllm.client import ALREADY, VLLMServer
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.errors import EngineError
+from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
 from rlcore_testing.rig.policies import perturb
 

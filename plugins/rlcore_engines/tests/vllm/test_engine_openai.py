@@ -15,8 +15,7 @@ import rlcore
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
-from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.openai_config import OpenAIConfig
+from rlcore_engines.vllm.config import OpenAIConfig, VLLMConfig
 from rlcore_engines.vllm.openai_sampler import OpenAISampler
 from rlcore_testing.small import EOS, LETTERS, PROMPTS, SAMPLES, make_tokenizer, toy_reward
 

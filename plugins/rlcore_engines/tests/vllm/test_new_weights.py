@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from small_sampler import PROMPTS, SAMPLING, SEEDS, make_policy, sampler_of
 from vllm_stand_in import StandIn
 
-from rlcore_engines.vllm.errors import StaleWeights
+from rlcore_engines.vllm.connection import StaleWeights
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.small import make_gpt2, make_llama
 

@@ -9,7 +9,7 @@ from openai_runs import sample
 from openai_stand_in import OpenAIStandIn
 
 from rlcore.errors import ConfigError, DataError
-from rlcore_engines.vllm.errors import EngineError
+from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.openai_sampler import retry_after
 
 

@@ -12,7 +12,7 @@ from openai_stand_in import OpenAIStandIn
 
 from rlcore.config import structure
 from rlcore.errors import ConfigError, RLCoreError
-from rlcore_engines.vllm.openai_config import OpenAIConfig
+from rlcore_engines.vllm.config import OpenAIConfig
 from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 
 KEY = "sk-do-not-show-me"

@@ -8,7 +8,7 @@ from openai_stand_in import EXTRA, UNKNOWN, OpenAIStandIn, letters
 
 from rlcore.settings import SamplingConfig
 from rlcore.types import Trajectories
-from rlcore_engines.vllm.errors import EngineError
+from rlcore_engines.vllm.connection import EngineError
 from rlcore_testing.small import EOS, LETTERS, PROMPTS
 
 

@@ -25,7 +25,7 @@ from rlcore.errors import ConfigError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.errors import EngineError, StaleWeights
+from rlcore_engines.vllm.connection import EngineError, StaleWeights
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
 from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 

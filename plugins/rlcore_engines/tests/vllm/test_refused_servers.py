@@ -13,7 +13,7 @@ from vllm_stand_in import StandIn
 from rlcore.errors import ConfigError
 from rlcore_engines.vllm import client
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.errors import EngineError
+from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
 from rlcore_testing.small import make_t5, make_tokenizer
 from rlcore_transformers.models.model_options import CausalLMConfig

@@ -12,7 +12,7 @@ from small_sampler import PROMPTS, SAMPLING, SEEDS, make_policy, sampler_of
 from vllm_stand_in import StandIn
 
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.errors import EngineError
+from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.small import make_gpt2

@@ -20,7 +20,7 @@ from rlcore.errors import ConfigError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.errors import EngineError, StaleWeights
+from rlcore_engines.vllm.connection import EngineError, StaleWeights
 from rlcore_engines.vllm.generation import Completion, OldWeights, read_answer
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks

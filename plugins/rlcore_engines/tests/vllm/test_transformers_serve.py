@@ -18,7 +18,7 @@ import torch
 from rlcore.errors import ConfigError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
-from rlcore_engines.vllm.openai_config import OpenAIConfig
+from rlcore_engines.vllm.config import OpenAIConfig
 from rlcore_engines.vllm.openai_sampler import OpenAISampler
 from rlcore_testing.small import LETTERS, PROMPTS, make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm

@@ -16,7 +16,7 @@ from vllm_stand_in import StandIn
 
 from rlcore_engines.vllm import weight_broadcast, weight_group
 from rlcore_engines.vllm.config import VLLMConfig
-from rlcore_engines.vllm.errors import EngineError
+from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
 from rlcore_engines.vllm.weight_group import WeightGroup, pack, plan
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks

@@ -10,7 +10,7 @@ import torch
 from test_new_weights import PROMPTS, SAMPLING, SEEDS, make_policy, sampler_of
 from vllm_stand_in import StandIn
 
-from rlcore_engines.vllm.errors import StaleWeights
+from rlcore_engines.vllm.connection import StaleWeights
 from rlcore_engines.vllm.weight_check import Tokens, follows
 
 BEFORE = [-1.0, -2.0, -3.0, -0.5]
