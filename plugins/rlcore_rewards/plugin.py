@@ -12,11 +12,11 @@ from rlcore.hookspecs import Register
 
 REWARDS = {
     "math_accuracy": ("math_accuracy:MathAccuracy", "1 if the answer equals that of a column as mathematics"),
-    "exact_match": ("exact_match:ExactMatch", "1 if the output equals the text of a column"),
-    "regex": ("pattern:Regex", "1 if a pattern is found in the output, or the number of times it is found"),
+    "exact_match": ("text_rewards:ExactMatch", "1 if the output equals the text of a column"),
+    "regex": ("text_rewards:Regex", "1 if a pattern is found in the output, or the number of times it is found"),
     "json_schema": ("json_schema:JsonSchema", "1 if the output is JSON that fits a schema"),
-    "length": ("length:Length", "a limit or target for the number of tokens, characters or words"),
-    "repetition": ("repetition:Repetition", "minus the share of n-grams that repeat an earlier one"),
+    "length": ("text_rewards:Length", "a limit or target for the number of tokens, characters or words"),
+    "repetition": ("text_rewards:Repetition", "minus the share of n-grams that repeat an earlier one"),
     "language": ("language:Language", "1 if the output is written in a language"),
     "code_tests": ("code_tests:CodeTests", "share of tests that the code in the output passes"),
     "judge": ("judge:Judge", "the score that a model behind an OpenAI-compatible server gives by a rubric"),
