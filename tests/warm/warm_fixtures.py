@@ -46,6 +46,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marks that are set below, for the projects that plugins generate: these name none and are strict."""
+    for mark in ("slow", "nightly"):
+        config.addinivalue_line("markers", mark)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases of `SLOW_LAWS` and `NIGHTLY_LAWS`, before tests are selected by their marks."""
