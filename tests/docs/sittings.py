@@ -28,6 +28,7 @@ import sys
 import tomllib
 import venv
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -264,10 +265,17 @@ def check_make(targets: list[str]) -> None:
 
 def check_pip(words: list[str]) -> None:
     assert words[0] == "install"
-    for word in (word for word in words[1:] if word != "-e"):
+    for word in chain.from_iterable(expand_braces(word) for word in words[1:] if word != "-e"):
         name = word.partition("[")[0]
         known = name in DISTS or (ROOT / name / "pyproject.toml").exists()
         assert known, f"the repository holds no dist '{name}'"
+
+
+def expand_braces(word: str) -> list[str]:
+    """Return the words that a shell makes of one with alternatives, such as a{b,c}."""
+    before, brace, rest = word.partition("{")
+    inner, _, after = rest.partition("}")
+    return [before + each + after for each in inner.split(",")] if brace else [word]
 
 
 SETUPS: dict[str, Callable[[Sitting], None]] = {"gpt2": make_gpt2, "one-step": limit_to_one_step}
