@@ -1,6 +1,5 @@
 """Keep rollouts on disk between sampling and learning, in Arrow files that `datasets` opens.
 
 `append` writes each batch to its own file; `take` joins the files into one batch whose arrays are memory-mapped, so
-that only the pages in use occupy memory. `store.py` contains the store, `shards.py` reads and writes the files,
-`folders.py` creates and removes the folders.
+that only the pages in use occupy memory.
 """

@@ -13,10 +13,9 @@ from rlcore.checkpoints.state import load_state, save_state
 from rlcore.errors import DataError, EmptyStore
 from rlcore.training import MemoryStore
 from rlcore.types import Trajectories
-from rlcore_transformers.disk_store import shards
+from rlcore_transformers.disk_store import store as module
 from rlcore_transformers.disk_store.config import DiskStoreConfig
-from rlcore_transformers.disk_store.folders import LOCK
-from rlcore_transformers.disk_store.store import DiskStore
+from rlcore_transformers.disk_store.store import LOCK, DiskStore
 
 T, F = True, False
 FLOATS = [0.1, -0.0, float("inf"), float("nan"), 1e-40, 3.0]
@@ -79,7 +78,7 @@ def test_every_stored_batch_is_taken_once_in_the_order_of_storing(tmp_path: Path
 
 @pytest.mark.parametrize("at_once", [1, 2, 128])
 def test_ragged_batches_come_out_as_from_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(shards, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
     batches = [rows([1, 2, 3], [4, 5]), rows([6]), rows([7, 8], [9, 10], [11, 12, 13, 14, 15])]
     store = make_store(tmp_path)
     for batch in batches:
@@ -245,7 +244,7 @@ def test_no_file_is_left_of_a_batch_that_is_refused_or_cannot_be_written(
         store.append(rows([3, 4]).with_columns(more=torch.ones(1)))
     assert names() == ["000000.arrow"]
     with monkeypatch.context() as patched:
-        patched.setattr(shards.ArrowWriter, "finalize", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        patched.setattr(module.ArrowWriter, "finalize", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             store.append(rows([3, 4]))
     assert names() == ["000000.arrow"]
