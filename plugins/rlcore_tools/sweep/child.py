@@ -1,7 +1,7 @@
 """A trial's process, as the sweep sees it: its start, its stop, and the reason of its end.
 
 Also in this file: Ctrl-C and SIGTERM while a sweep runs; the metric of a run, read from its metrics.jsonl while the
-run writes it; the Ray cluster of a sweep whose trials run there.
+run writes it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from types import FrameType, TracebackType
@@ -24,9 +24,7 @@ from typing import Any, Literal, Self
 import attrs
 
 from rlcore.child import ChildProcess, tail
-from rlcore.errors import ConfigError
 from rlcore.safe_text import visible
-from rlcore_tools.sweep.sweep_options import Sweep
 
 MOST_AT_ONCE = 4
 """Measurements of one reading that are all kept."""
@@ -289,34 +287,3 @@ class Interruptions:
         if self._received > self._raised:
             self._raised += 1
             raise KeyboardInterrupt
-
-
-@contextmanager
-def cluster_of(sweep: Sweep) -> Iterator[Mapping[str, str]]:
-    """Yield the environment variables by which trials find the cluster, which the block may use.
-
-    Trials connect by themselves to a cluster that runs. If there is none, one is started on this machine, and ended
-    with the block.
-
-    Raises:
-        ConfigError: trials are to run on Ray, and the package for it is not installed.
-        RayError: Ray cannot be started.
-    """
-    run: Mapping[str, Any] = sweep.base.get("run") or {}
-    named = run.get("cluster")
-    cluster: Mapping[str, Any] = named if isinstance(named, Mapping) else {}
-    if sweep.options.on != "ray" or cluster.get("address") or os.environ.get("RAY_ADDRESS"):
-        yield {}
-        return
-    try:
-        from rlcore_engines.ray.cluster import cluster_address, connect, disconnect
-    except ImportError as error:
-        raise ConfigError(
-            f"--on ray: needs the package rlcore-engines ({error}): pip install 'rlcore-tools[ray]'"
-        ) from error
-    processes, cpus = int(run.get("processes") or 1), float(cluster.get("cpus", 1.0))
-    started = connect(None, sweep.options.parallel * processes * cpus)
-    try:
-        yield {"RAY_ADDRESS": cluster_address()}
-    finally:
-        disconnect(started=started)

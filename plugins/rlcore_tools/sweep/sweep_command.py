@@ -91,7 +91,8 @@ def run(sweep: Sweep, *, overwrite: bool = False, **loop: Any) -> int:
     import signal
 
     from rlcore.loggers.console import make_console
-    from rlcore_tools.sweep.child import cluster_of, visible_gpus
+    from rlcore_tools.sweep.child import visible_gpus
+    from rlcore_tools.sweep.ray import cluster_of
     from rlcore_tools.sweep.screen import LineScreen, LiveScreen
     from rlcore_tools.sweep.succession import write_best
     from rlcore_tools.sweep.sweep_folder import SweepFolder, claim

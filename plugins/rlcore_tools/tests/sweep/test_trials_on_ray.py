@@ -12,7 +12,7 @@ from sweep_fakes import make_sweep, run_sweep
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
 from rlcore_engines.ray import cluster
-from rlcore_tools.sweep.child import cluster_of
+from rlcore_tools.sweep.ray import cluster_of
 
 
 @pytest.fixture
