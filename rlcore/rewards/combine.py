@@ -233,6 +233,13 @@ class Scored:
     times: Mapping[str, float] = attrs.field(factory=dict)
     numbers: Mapping[str, Sequence[float | None]] = attrs.field(factory=dict)
 
+    @classmethod
+    def of_nothing(cls, rewards: Rewards | None, *, device: torch.device) -> Scored:
+        """Return the scores of no sequences, of a process that has no prompts of a round."""
+        names = rewards.names if rewards else ()
+        times = {"time/sample_s": 0.0, "time/score_s": 0.0}
+        return cls([], torch.zeros(0, device=device), None, {name: [] for name in names}, times)
+
     @property
     def totals(self) -> list[float | None]:
         """Return the B scores as numbers; None for a sequence for which every reward function returned None."""
