@@ -17,8 +17,8 @@ import torch
 from benchmarks.train_shards import make_model
 from rlcore.config import structure
 from rlcore.ranks import Ranks
-from rlcore.ranks.rounds import Round
 from rlcore.settings import TrainConfig
+from rlcore.training import Round
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Trajectories
