@@ -139,7 +139,7 @@ class Round:
         return len(self.own) if self.facts is None else len(self.facts.owners)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.own
+        return name in self.own.columns
 
     def __getitem__(self, name: str) -> Tensor:
         """Return the column called `name`, one number for each row: [B].

@@ -22,7 +22,7 @@ from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.calls import Call
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.rewards.values import LARGEST_REWARD, read_rewards
-from rlcore.types import Episodes, Prompt, Trajectories
+from rlcore.types import Episodes, Prompt, Trajectories, tensor_on
 
 
 @attrs.frozen(eq=False)
@@ -249,6 +249,15 @@ class Scored:
             if all(value is None for value in values):
                 totals[i] = None
         return totals
+
+    @property
+    def columns_by_name(self) -> dict[str, Tensor]:
+        """Return the scores of each function, `reward/NAME` (float64[B]), and which are known, `has_reward/NAME`."""
+        columns, device = dict[str, Tensor](), self.scores.device
+        for name, scores in self.by_name.items():
+            columns[f"reward/{name}"] = tensor_on(device, [x or 0.0 for x in scores], torch.float64)
+            columns[f"has_reward/{name}"] = tensor_on(device, [x is not None for x in scores], torch.bool)
+        return columns
 
     def by_source(self, prompts: Sequence[Prompt]) -> Scored:
         """Return the scores with `numbers` for each source of a mixture, such as `reward/mean/web`."""

@@ -247,34 +247,27 @@ class Sampling:
             RewardError: fewer than `at_least` responses have a score.
         """
         self.check_round()
-        ranks, device = self._ranks, batch.tokens.device
-        known = [score is not None for score in scored.totals]
-        columns = {"scores": scored.scores, HAS_SCORE: tensor_on(device, known, torch.bool)}
+        ranks, device, columns = self._ranks, batch.tokens.device, {"scores": scored.scores}
+        known = tensor_on(device, [score is not None for score in scored.totals], torch.bool)
         if group > 1:
-            for name, scores in scored.by_name.items():
-                columns[f"reward/{name}"] = tensor_on(device, [x or 0.0 for x in scores], torch.float64)
-                columns[f"has_reward/{name}"] = tensor_on(device, [x is not None for x in scores], torch.bool)
+            columns |= {HAS_SCORE: known, **scored.columns_by_name}
         if ranks.any(scored.dense is not None):
             last = ops.place_last(scored.scores, batch.action_mask)
             columns["dense"] = last if scored.dense is None else scored.dense
-        rows = ranks.share(-(-len(batch) // group) * group * ranks.world, group=group)
-        columns["prompt"] = tensor_on(device, rows) // group
-        if ranks.world > 1:
-            columns[ROW] = tensor_on(device, rows)
+        rows = tensor_on(device, ranks.share(-(-len(batch) // group) * group * ranks.world, group=group))
+        columns |= {"prompt": rows // group, **({ROW: rows} if ranks.world > 1 else {})}
         found = Round.of(ranks, batch.with_columns(**columns))
-        found = attrs.evolve(found, metrics=_metrics(found, scored))
-        num_known = int(found[HAS_SCORE].sum())
+        known = found.all(known)
+        num_known = int(known.sum())
         if num_known < at_least:
             raise RewardError(
                 f"step {self._progress.step + 1}: {len(found) - num_known} of {len(found)} responses have no score, "
                 f"and {self._config.trainer.get('name')} learns from at least {at_least}: the reward functions gave "
                 "None for them, or their episodes failed; give some responses a number"
             )
-        if group > 1:
-            return found
-        if at_least and num_known < len(found):
-            found = found.rows(found[HAS_SCORE])
-        return found.with_only(*(name for name in found.own.columns if name != HAS_SCORE))
+        found = attrs.evolve(found, metrics=_metrics(found, known, scored))
+        is_whole = group > 1 or not at_least or num_known == len(found)
+        return found if is_whole else found.rows(known)
 
     def _scorer(self, stop_sequences: Sequence[str] | None = None, where: str = "") -> Scorer:
         stops = self._config.gen.stop_sequences if stop_sequences is None else stop_sequences
@@ -302,15 +295,16 @@ class Sampling:
         return gen.reused_logprobs and is_policy and self._models.is_full_precision and is_exact
 
 
-def _metrics(batch: Round, scored: Scored) -> Metrics:
+def _metrics(batch: Round, known: Tensor, scored: Scored) -> Metrics:
     """Return the metrics of a round, the same on all processes; those of scores are over responses that have one.
 
     Args:
         batch: the round, with all responses.
+        known: bool[B], whether each has a score.
         scored: those of this process. With several reward functions, `reward/<name>` is the mean of each over the
             responses to which it applies.
     """
-    known, by_name, ranks = batch[HAS_SCORE], scored.by_name, batch.ranks
+    by_name, ranks = scored.by_name, batch.ranks
     scores = batch["scores"] if bool(known.all()) else batch["scores"][known]
     metrics: Metrics = {}
     if len(scores):
