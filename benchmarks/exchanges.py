@@ -17,8 +17,8 @@ import torch
 from benchmarks.train_shards import make_model
 from rlcore.config import structure
 from rlcore.ranks import Ranks
-from rlcore.ranks.trajectory_bytes import header, num_bytes
 from rlcore.settings import TrainConfig
+from rlcore.training import Round
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Trajectories
@@ -37,13 +37,9 @@ def main() -> None:
     torch.set_num_threads(1)
     ranks = Ranks()
     mine = make_rows(ROWS // ranks.world)
-    size = num_bytes(mine, header(mine)) * ranks.world
-    rows = measured(ranks, repeats, lambda: ranks.gather_batch(mine))
-    found = {
-        "rows_mb": size / 1e6,
-        "bytes_per_token": size / mine.mask.sum().item() / ranks.world,
-        **named("rows", rows),
-    }
+    batch = Round.of(ranks, mine)
+    size = int(batch.lengths.sum()) * (5 + 4 * len(COLUMNS))
+    found = {"rows_mb": size / 1e6, **named("rows", measured(ranks, repeats, batch.whole))}
     policy = divided()
     whole = sum(weight.numel() * weight.itemsize for weight in policy.module.parameters())
     weights = measured(ranks, repeats, policy.gather, before=policy.drop)

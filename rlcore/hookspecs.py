@@ -235,8 +235,7 @@ def on_rollout(run: RunView, batch: Trajectories) -> None:
 
     Args:
         run: the run; `run.step` does not count the current step yet.
-        batch: the sequences that the algorithm will train on, of all ranks or of this one; the columns depend on the
-            algorithm.
+        batch: the sequences of this rank that the algorithm will train on; the columns depend on the algorithm.
     """
 
 

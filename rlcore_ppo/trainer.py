@@ -17,31 +17,18 @@ from rlcore.protocols import Policy
 from rlcore.training import (
     Meter,
     Order,
+    Round,
     Run,
-    Scored,
     by_block,
     disable_dropout,
-    gather_round,
-    minibatches,
-    put_through,
+    rollout_health,
     warn_of_bias,
+    weight_metrics,
 )
 from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
 from rlcore_ppo.loss import policy_loss, value_clipped, value_loss
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
-from rlcore_transformers.rounds import (
-    can_scatter,
-    correction,
-    everywhere,
-    gather_statistics,
-    own_rows,
-    rollout_health,
-    token_mean,
-    weight_metrics,
-    whiten,
-    with_token_columns,
-)
 
 RATIO_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-2, 5e-2
 """Largest distance of ratios from 1 on the first minibatch of a round; the second holds in low precision, where a pass
@@ -75,7 +62,6 @@ class PPOTrainer:
         self._policy.module.train()
         self.order = run.data.order(run.prompts)
         self.store = run.make_store()
-        self._gather = gather_statistics if can_scatter(run, self.store, passes=config.epochs) else gather_round
         run.plan_steps(len(run.prompts) / config.rollouts)
         self.updates_per_round = config.epochs * -(-config.rollouts // config.batch_size)
         self.updater = run.updater(self._policy, config.optimizer, updates_per_step=self.updates_per_round)
@@ -86,7 +72,7 @@ class PPOTrainer:
         """Yield after each round, when everything it sampled has been learned from."""
         while True:
             metrics = self.rollout()
-            metrics |= self.update(self.store.take().to(self.run.ranks.device))
+            metrics |= self.update(self.store.take())
             self.num_rounds += 1
             yield metrics | {"progress/epoch": self.order.epoch}
 
@@ -96,21 +82,18 @@ class PPOTrainer:
 
     def rollout(self) -> Metrics:
         """Sample and score a round, and put it in the store with its rewards, advantages and returns."""
-        run, clock = self.run, time.perf_counter
-        prompts = self._take(self.order)
-        begun = clock()
-        batch, scored = run.rollout(prompts)
-        batch, statistics = self._gather(run, self._scored(batch, scored), scored)
-        health, rows = rollout_health(run, batch), own_rows(batch)
-        if "sampler_logprobs" in rows:
-            kl = ops.kl_estimate(rows["sampler_logprobs"], rows["logprobs"], estimator="k3")
-            health["is/kl"] = token_mean(batch, kl)
+        run, begun = self.run, time.perf_counter()
+        batch = self._scored(run.rollout(self._take(self.order)))
+        health = rollout_health(run, batch)
+        if "sampler_logprobs" in batch:
+            kl = ops.kl_estimate(batch.own["sampler_logprobs"], batch.own["logprobs"], estimator="k3")
+            health["is/kl"] = batch.mean(kl)
         batch, metrics = self._shaped(batch)
         batch = batch.rename(logprobs="old_logprobs")
-        self.store.append(batch)
-        run.observers.on_rollout(run, own_rows(batch))
-        sample_s = scored.times["time/sample_s"]
-        return metrics | health | statistics | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
+        self.store.append(batch.own)
+        run.observers.on_rollout(run, batch.own)
+        score_s = time.perf_counter() - begun - batch.metrics["time/sample_s"]
+        return metrics | health | batch.metrics | {"time/score_s": score_s}
 
     def upcoming(self, steps: int) -> list[tuple[list[Prompt], int]]:
         """Return the next calls of `run.rollout`, for `run.asynchronous`; `is_correction` weighs what is older."""
@@ -118,25 +101,20 @@ class PPOTrainer:
         return [(self._take(order), 1) for _ in range(steps)]
 
     def _take(self, order: Order) -> list[Prompt]:
-        """Return this rank's prompts of the next round."""
-        indices = order.take(self.config.rollouts)
-        return [self.run.prompts[indices[i]] for i in self.run.ranks.share(len(indices))]
+        """Return the prompts of the next round."""
+        return [self.run.prompts[index] for index in order.take(self.config.rollouts)]
 
     @torch.no_grad()
-    def _scored(self, batch: Trajectories, scored: Scored) -> Trajectories:
-        """Add the scores, and the log-probs, values and KL of each token as it was chosen."""
+    def _scored(self, batch: Round) -> Round:
+        """Add the log-probs, values and KL of each token as it was chosen."""
         run, size, tokens = self.run, self.config.micro_batch_size, self.config.micro_batch_tokens
         size = size if size or tokens else self.config.batch_size
-        batch = batch.with_columns(scores=scored.scores)
-        if run.ranks.any(scored.dense is not None):
-            dense = ops.place_last(scored.scores, batch.action_mask) if scored.dense is None else scored.dense
-            batch = batch.with_columns(dense=dense)
         is_known = run.sampling.is_exact and "logprobs" in batch and "values" in batch
         with by_block(self._policy):
             if not is_known:  # else the sampler's log-probs and values equal the trainer's
-                batch = put_through(batch, self._rescored, size, tokens=tokens)
+                batch = batch.map(self._rescored, size=size, tokens=tokens)
             if self.penalised or self.config.bootstrap_truncated:
-                batch = put_through(batch, self._compared, size, tokens=tokens)
+                batch = batch.map(self._compared, size=size, tokens=tokens)
         return batch
 
     def _rescored(self, batch: Trajectories) -> Trajectories:
@@ -147,7 +125,7 @@ class PPOTrainer:
         if config.is_correction != "off":
             if "sampler_logprobs" not in batch:
                 raise ConfigError(f"trainer.is_correction = {config.is_correction!r}: the sampler returns no log-probs")
-            weights = correction(
+            weights = ops.correction(
                 outputs.logprobs, batch["sampler_logprobs"], batch.action_mask, kind=config.is_correction,
                 low=config.is_low, high=config.is_high,
             )  # fmt: skip
@@ -177,20 +155,20 @@ class PPOTrainer:
         last = ops.place_last(torch.ones_like(values[:, 0]), extended.action_mask)
         return (values * last).sum(1) * ~batch.ended
 
-    def _shaped(self, batch: Trajectories) -> tuple[Trajectories, Metrics]:
-        """Add rewards, advantages and returns to a round, of which this process has all rows or its own."""
-        config, rows = self.config, own_rows(batch)
+    def _shaped(self, batch: Round) -> tuple[Round, Metrics]:
+        """Add rewards, advantages and returns to a round."""
+        config, rows = self.config, batch.own
         chosen = rows.action_mask
         rewards = token_scores(
             rows["scores"], rows.columns.get("dense"), rows,
             low=config.score_min, high=config.score_max, penalty=config.missing_eos_penalty,
         )  # fmt: skip
-        rewards = rewards / self.scale.divisor(everywhere(batch, rewards.sum(1)))
+        rewards = rewards / self.scale.divisor(batch.all(rewards.sum(1)))
         # Of tokens sampled from the policy, -log pi is an unbiased estimate of the entropy.
-        metrics = {"policy/entropy": -token_mean(batch, rows["logprobs"])}
+        metrics = {"policy/entropy": -batch.mean(rows["logprobs"])}
         metrics |= weight_metrics(batch)
         if self.penalised:
-            kl = token_mean(batch, rows["kl"]) * float(batch.num_actions.sum()) / len(batch)
+            kl = batch.mean(rows["kl"]) * float(batch.num_actions.sum()) / len(batch)
             metrics |= {"kl/mean": kl, "kl/coef": self.kl.value}
             rewards = rewards - self.kl.value * rows["kl"].masked_fill(~chosen, 0.0)
             self.kl.update(kl, len(batch))
@@ -202,18 +180,19 @@ class PPOTrainer:
         returns = advantages + rows["values"]
         metrics |= _explained(batch, returns, rows["values"])
         if config.whiten_advantages:
-            advantages = whiten(batch, advantages, min_std=config.min_advantage_std)
-        return with_token_columns(batch, rewards=rewards, advantages=advantages, returns=returns), metrics
+            advantages = batch.whiten(advantages, min_std=config.min_advantage_std)
+        return batch.with_columns(rewards=rewards, advantages=advantages, returns=returns), metrics
 
-    def update(self, batch: Trajectories) -> Metrics:
-        """Learn from a round: `epochs` passes of minibatches, fewer if the KL to the old policy grows too large."""
+    def update(self, rows: Trajectories) -> Metrics:
+        """Learn from the rows of a round: `epochs` passes of minibatches, fewer if the KL to the old policy grows."""
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
         skipped = self.updater.num_skipped
-        batch = batch.with_only(*TRAINING_COLUMNS, *({"is_weights"} & set(own_rows(batch).columns)))
+        columns = (*TRAINING_COLUMNS, *({"is_weights"} & set(rows.columns)))
+        batch = self.run.round(rows).with_only(*columns)
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
             passed = Meter(self.run.ranks)
-            for i, minibatch in enumerate(minibatches(batch, config.batch_size, seed=seed)):
+            for i, minibatch in enumerate(batch.minibatches(config.batch_size, seed=seed)):
                 passed.merge(self._learn(minibatch, check_ratio=epoch == i == 0))
             meter.merge(passed)
             if config.target_kl is not None and not passed.means()["policy/approx_kl"] <= 1.5 * config.target_kl:
@@ -227,7 +206,7 @@ class PPOTrainer:
             metrics["loss/total"] -= config.entropy_coef * metrics["loss/entropy"]
         return metrics | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
 
-    def _learn(self, minibatch: Trajectories, *, check_ratio: bool) -> Meter:
+    def _learn(self, minibatch: Round, *, check_ratio: bool) -> Meter:
         """Make one optimizer step, or skip it if the mean ratio is out of bounds; return its metrics."""
         config, meter, errors = self.config, Meter(self.run.ranks), list[Tensor]()
 
@@ -300,12 +279,12 @@ class PPOTrainer:
         self.scale.load_state_dict(state["scale"])
 
 
-def _explained(batch: Trajectories, returns: Tensor, values: Tensor) -> Metrics:
+def _explained(batch: Round, returns: Tensor, values: Tensor) -> Metrics:
     """Return the mean value and the share of the returns' variance that values explain, over chosen tokens."""
 
     def variance(numbers: Tensor) -> float:
-        return token_mean(batch, (numbers - token_mean(batch, numbers)) ** 2)
+        return batch.mean((numbers - batch.mean(numbers)) ** 2)
 
     whole = variance(returns)
     explained = 1.0 - variance(returns - values) / whole if whole > 0 else float("nan")
-    return {"value/mean": token_mean(batch, values), "value/explained_variance": explained}
+    return {"value/mean": batch.mean(values), "value/explained_variance": explained}

@@ -21,7 +21,7 @@ from torch import Tensor
 from rlcore.errors import RewardError
 from rlcore.logging import get_logger
 from rlcore.profiling import phase
-from rlcore.training import Run, Scored, measure_outputs, summarise
+from rlcore.training import Round, Run, measure_outputs, summarise
 from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_ddpo.config import DDPOConfig
 from rlcore_ddpo.denoising import Denoiser, noise_of
@@ -98,18 +98,19 @@ class ImageSampler:
         per_rank = -(-config.batch_size // run.ranks.world)
         self.size = run.config.gen.batch_size or config.micro_batch_size or per_rank
 
-    def sample(self, indices: Sequence[int], number: int) -> tuple[Trajectories, Scored]:
-        """Return this rank's share of a round, and its scores.
+    def sample(self, indices: Sequence[int], number: int) -> Round:
+        """Return the images of a round, and their scores.
 
         Args:
             indices: the prompts of the whole round.
             number: the round's number, which decides the noise.
 
         Returns:
-            Sequences of S actions, whose tokens are the timesteps, with the columns `latents` (float[B, S + 1, C, h,
-            w]), `old_logprobs` (float[B, S]) and `prompt` (long[B], index of the prompt).
+            Sequences of S actions, whose tokens are the timesteps, with the columns `scores` and `prompt` (long[B],
+            index of the prompt), and of the images of this process `latents` (float[K, S + 1, C, h, w]) and
+            `old_logprobs` (float[K, S]).
         """
-        begun, mine = time.perf_counter(), self.run.ranks.share(len(indices))
+        begun, mine = time.perf_counter(), self.run.sampling.dealt(range(len(indices)))
         prompts = [self.run.prompts[indices[i]] for i in mine]
         latents, logprobs, images = self._denoise(prompts, [(self.run.config.run.seed, number, i) for i in mine])
         sampled = time.perf_counter()
@@ -121,13 +122,11 @@ class ImageSampler:
         batch = Trajectories(
             tokens=schedule.timesteps.expand(count), mask=torch.ones(count, dtype=torch.bool, device=device),
             action_mask=schedule.is_random.expand(count), ended=torch.ones(len(mine), dtype=torch.bool, device=device),
-            columns={
-                "latents": latents, "old_logprobs": logprobs,
-                "prompt": torch.tensor([indices[i] for i in mine], device=device),
-            },
+            columns={"latents": latents, "old_logprobs": logprobs},
         )  # fmt: skip
         scored = attrs.evolve(scored, scores=scored.scores.to(device), times=times)
-        return batch, scored
+        found = self.run.sampling.form_round(batch, scored, at_least=2)
+        return found.with_columns(prompt=torch.tensor(indices, device=device)[found["prompt"]])
 
     def evaluate(self) -> tuple[Metrics, list[dict[str, Any]]]:
         """Sample images of the evaluation prompts with the same noise each time; return metrics and rows.

@@ -51,7 +51,7 @@ def rehearse(model: ImagePipeline, config: DDPOConfig, settings: TrainConfig, wo
             "sampling": lambda: scene.sample(own, at_once), "evaluation": lambda: scene.sample(evaluated, at_once),
         },
         "sampled_at_once": min(at_once, own), "loss": lambda: scene.loss(passed), "num_passes": -(-per_step // passed),
-        "num_held_bytes": config.rollouts * scene.latent_bytes, "notes": note,
+        "num_held_bytes": own * scene.latent_bytes, "notes": note,
     }  # fmt: skip
 
 

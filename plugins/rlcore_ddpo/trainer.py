@@ -14,7 +14,7 @@ from rlcore.config import evolve, unstructure
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.settings import SamplingConfig
-from rlcore.training import Meter, Run, disable_dropout, gather_round, micro_batches, minibatches
+from rlcore.training import Meter, Round, Run, disable_dropout
 from rlcore.types import Metrics, Trajectories
 from rlcore_ddpo.config import KIND, DDPOConfig, check
 from rlcore_ddpo.denoising import Denoiser
@@ -84,11 +84,9 @@ class DDPOTrainer:
         """Return the pipeline."""
         return self._model
 
-    def rollout(self) -> tuple[Trajectories, Metrics]:
-        """Sample and score the images of a round; the result, with their advantages, is the same on every rank."""
-        indices = self.order.take(self.config.rollouts)
-        batch, scored = self.sampler.sample(indices, self.num_rounds)
-        batch, metrics = gather_round(self.run, batch, scored, at_least=2)
+    def rollout(self) -> tuple[Round, Metrics]:
+        """Sample and score the images of a round, and return them with their advantages."""
+        batch = self.sampler.sample(self.order.take(self.config.rollouts), self.num_rounds)
         scores, texts = batch["scores"], [self.run.prompts[i].text for i in batch["prompt"].tolist()]
         if self.config.stats == "prompt":
             advantages = self.statistics.advantages(texts, scores)
@@ -96,19 +94,19 @@ class DDPOTrainer:
             advantages = standardised(scores, scores)
         advantages = advantages.clamp(-self.config.adv_clip, self.config.adv_clip).float()
         batch = batch.with_columns(advantages=advantages)
-        self.run.observers.on_rollout(self.run, batch)
-        metrics = {name: value for name, value in metrics.items() if not name.startswith("response/")}
-        return batch, metrics | dict(scored.times) | {
+        self.run.observers.on_rollout(self.run, batch.own)
+        metrics = {name: value for name, value in batch.metrics.items() if not name.startswith("response/")}
+        return batch, metrics | {
             "advantage/mean": float(advantages.mean()), "advantage/std": float(advantages.std(correction=0)),
         }  # fmt: skip
 
-    def update(self, batch: Trajectories) -> Metrics:
+    def update(self, batch: Round) -> Metrics:
         """Learn from a round: `epochs` passes over it, each image in one optimizer step of a pass."""
         begun, meter, skipped = time.perf_counter(), Meter(self.run.ranks), self.updater.num_skipped
         for epoch in range(self.config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
-            chosen = batch.with_columns(chosen=self._choose_steps(len(batch), seed).to(batch.tokens.device))
-            for minibatch in minibatches(chosen, self.config.batch_size, seed=seed):
+            steps = batch.mine(self._choose_steps(len(batch), seed)).to(self.run.ranks.device)
+            for minibatch in batch.with_columns(chosen=steps).minibatches(self.config.batch_size, seed=seed):
                 self._learn(minibatch, meter)
         return meter.means() | {
             "policy/skipped": float(self.updater.num_skipped - skipped), "lr": self.updater.lr,
@@ -122,10 +120,10 @@ class DDPOTrainer:
         size = max(1, round(self.config.timestep_fraction * len(random)))
         return random[drawn.argsort(1)[:, :size]]
 
-    def _learn(self, minibatch: Trajectories, meter: Meter) -> None:
+    def _learn(self, minibatch: Round, meter: Meter) -> None:
         """Make one optimizer step: the gradient is summed over micro-batches and their denoising steps."""
-        size = minibatch["chosen"].shape[1]
-        for part, is_last in micro_batches(minibatch, self.config.micro_batch_size, self.run.ranks):
+        size = minibatch.own["chosen"].shape[1]
+        for part, is_last in minibatch.micro_batches(self.config.micro_batch_size):
             texts = [self.run.prompts[i].text for i in part["prompt"].tolist()]
             conditions, counted = self.denoiser.conditions(texts), part.action_mask.any(1)
             for number in range(size):

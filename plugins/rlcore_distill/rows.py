@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import torch
-
 from rlcore.config import evolve
 from rlcore.errors import DataError
 from rlcore.protocols import Policy
 from rlcore.sampling import sample
-from rlcore.training import Run, rollout_metrics, stack_samples
+from rlcore.training import Round, Run, stack_samples
 from rlcore.types import Metrics, Prompt, Sample, Trajectories
 from rlcore_distill.config import DistillConfig, PromptDistillConfig
 from rlcore_distill.teachers import check_tokens, table_size
@@ -21,12 +19,12 @@ from rlcore_transformers.data.streams import SampleStream
 
 
 class Rows(Protocol):
-    """Gives a trainer the rows of its steps, the same on all ranks."""
+    """Gives a trainer the rows of its steps."""
 
     order: Any
     shares: Shares
 
-    def next(self) -> tuple[Trajectories, Metrics]:
+    def next(self) -> tuple[Round, Metrics]:
         """Return the rows of the next step, and the metrics of sampling."""
         ...
 
@@ -77,7 +75,7 @@ class SampleRows:
         count: int | None = self.order.num_batches(self.config.batch_size)
         return count
 
-    def next(self) -> tuple[Trajectories, Metrics]:
+    def next(self) -> tuple[Round, Metrics]:
         """Return the rows of the next step: first the policy's, then demonstrations."""
         indices = self.order.take_within_pass(self.config.batch_size)
         taken = [self.samples[i] for i in indices]
@@ -86,7 +84,7 @@ class SampleRows:
         if self._columns is not None:
             rows = self._columns(indices)[:own]
             prompts = [evolve(row, text=each.text, tokens=each.tokens) for row, each in zip(rows, prompts, strict=True)]
-        given = [stack_samples(taken[own:]).to(self.run.ranks.device)] if taken[own:] else []
+        given = [self.run.deal(stack_samples(taken[own:]).to(self.run.ranks.device))] if taken[own:] else []
         return _together(self.run, prompts, given)
 
 
@@ -108,14 +106,14 @@ class PromptRows:
         """Return the number of steps of a pass over the prompts."""
         return self.order.num_batches(self.config.batch_size)
 
-    def next(self) -> tuple[Trajectories, Metrics]:
+    def next(self) -> tuple[Round, Metrics]:
         """Return the rows of the next step: first the policy's, then the teacher's."""
         taken = [self.run.prompts[i] for i in self.order.take_within_pass(self.config.batch_size)]
         own = self.shares.take(len(taken))
-        given = list[Trajectories]()
+        given = list[Round]()
         if taken[own:] and self.teacher is not None:
             given = [sample_teacher(self.run, self.teacher, taken[own:], self.config)]
-            check_tokens(given[0], self._vocabulary, "the policy")
+            check_tokens(given[0].own, self._vocabulary, "the policy")
         return _together(self.run, taken[:own], given)
 
 
@@ -155,48 +153,31 @@ def prompt_of(row: Sample, tokenizer: Any) -> Prompt:
     return Prompt(text, tokens)
 
 
-def sample_policy(run: Run, prompts: Sequence[Prompt]) -> tuple[Trajectories, Metrics]:
-    """Let the policy continue each prompt; the result is the same on every rank.
-
-    With reward functions the outputs are scored, for the metrics alone.
-    """
-    batch, scored = run.rollout(_share(run, prompts))
-    run.sampling.check_round()
-    known = [score is not None for score in scored.totals]
-    has_score = torch.tensor(known, dtype=torch.bool, device=batch.tokens.device)
-    batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores, has_score=has_score))
-    batch = _first(batch, len(prompts))
-    run.observers.on_rollout(run, batch)
-    metrics = rollout_metrics(batch, scored, run.ranks)
+def sample_policy(run: Run, prompts: Sequence[Prompt]) -> tuple[Round, Metrics]:
+    """Let the policy continue each prompt; with reward functions the outputs are scored, for the metrics alone."""
+    batch = run.rollout(prompts, at_least=0)
+    run.observers.on_rollout(run, batch.own)
+    metrics = batch.metrics
     if run.data.reward_fn is None:
         metrics = {name: value for name, value in metrics.items() if not name.startswith("reward/")}
-    return batch.with_only(), metrics | dict(scored.times)
+    return batch.with_only(), metrics
 
 
-def sample_teacher(run: Run, teacher: Policy, prompts: Sequence[Prompt], config: PromptDistillConfig) -> Trajectories:
-    """Let the teacher continue each prompt with the registered sampler; the result is the same on every rank."""
-    mine = _share(run, prompts)
+def sample_teacher(run: Run, teacher: Policy, prompts: Sequence[Prompt], config: PromptDistillConfig) -> Round:
+    """Let the teacher continue each prompt with the registered sampler."""
+    mine = run.sampling.dealt(prompts)
     gen = evolve(run.config.gen, temperature=config.teacher_temperature, beta=0.0)
-    batch = sample(teacher, mine, gen, row_seeds=run.sampling.row_seeds(len(mine)))
-    return _first(run.ranks.gather_batch(batch.to(run.ranks.device).with_only()), len(prompts))
+    seeds = run.sampling.row_seeds(len(mine))
+    batch = sample(teacher, mine, gen, row_seeds=seeds) if mine else Trajectories.stack([], [])
+    return run.round(batch.with_only())
 
 
-def _share(run: Run, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Return this rank's prompts, at least one: where there are fewer than ranks, the first stands in for others."""
-    padded = [*prompts, *[prompts[0]] * (run.ranks.world - len(prompts))]
-    return [padded[i] for i in run.ranks.share(len(padded))]
-
-
-def _first(batch: Trajectories, count: int) -> Trajectories:
-    return batch if len(batch) == count else batch.rows(torch.arange(count, device=batch.tokens.device))
-
-
-def _together(run: Run, prompts: Sequence[Prompt], given: Sequence[Trajectories]) -> tuple[Trajectories, Metrics]:
+def _together(run: Run, prompts: Sequence[Prompt], given: Sequence[Round]) -> tuple[Round, Metrics]:
     """Return the policy's outputs to prompts and given rows as one batch, and its metrics."""
     metrics: Metrics = {}
     parts = list(given)
     if prompts:
         own, metrics = sample_policy(run, prompts)
         parts.insert(0, own)
-    batch = Trajectories.concat(parts)
+    batch = Round.join(parts)
     return batch, metrics | {"data/on_policy_fraction": len(prompts) / len(batch)}

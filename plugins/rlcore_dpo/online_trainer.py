@@ -12,14 +12,13 @@ from torch import Tensor
 
 from rlcore.errors import ConfigError, Diverged
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Run, by_block, disable_dropout, gather_round
+from rlcore.training import Meter, Order, Round, Run, by_block, disable_dropout
 from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_dpo.config import DPOConfig, compares_with_reference
 from rlcore_dpo.loss import best_and_worst
 from rlcore_dpo.online_config import OnlineDPOConfig, pair_options, workload
 from rlcore_dpo.pair_objective import PairObjective
 from rlcore_dpo.reference import summed
-from rlcore_transformers.rounds import can_scatter, gather_statistics, own_rows
 
 
 class OnlineReference:
@@ -77,7 +76,6 @@ class OnlineDPOTrainer:
         self.objective = PairObjective(options, self._policy, reference, temperature=run.temperature)
         self.order = run.data.order(run.prompts)
         self.store = run.make_store()
-        self._gather = gather_statistics if can_scatter(run, self.store, passes=1) else gather_round
         run.plan_steps(len(run.prompts) / config.batch_size)
         self.updater = run.updater(self._policy, config.optimizer)
 
@@ -85,7 +83,7 @@ class OnlineDPOTrainer:
         """Yield after each round and its optimizer step."""
         while True:
             metrics = self.rollout()
-            metrics |= self.update(self.store.take().to(self.run.ranks.device))
+            metrics |= self.update(self.store.take())
             yield metrics | {"lr": self.updater.lr, "progress/epoch": self.order.epoch}
 
     def policy(self) -> Policy:
@@ -99,29 +97,32 @@ class OnlineDPOTrainer:
 
     def rollout(self) -> Metrics:
         """Sample and score a round, and put it in the store."""
-        run, size = self.run, self.config.num_generations
-        batch, scored = run.rollout(self._take(self.order), group=size)
-        batch, metrics = self._gather(run, batch, scored, group=size)
+        batch = self.run.rollout(self._take(self.order), group=self.config.num_generations)
         batch = batch.with_only("scores", "has_score")
-        self.store.append(batch)
-        run.observers.on_rollout(run, own_rows(batch))
-        return metrics | dict(scored.times)
+        self.store.append(batch.own)
+        self.run.observers.on_rollout(self.run, batch.own)
+        return batch.metrics
 
-    def update(self, batch: Trajectories) -> Metrics:
-        """Make one optimizer step on the pairs of a round, or none if there are none."""
-        config, meter, size = self.config, Meter(self.run.ranks), self.config.num_generations
+    def update(self, rows: Trajectories) -> Metrics:
+        """Make one optimizer step on the pairs of a round, of its rows, or none if there are none."""
+        config, meter, size, batch = (
+            self.config,
+            Meter(self.run.ranks),
+            self.config.num_generations,
+            self.run.round(rows),
+        )
         self._check(batch)
-        rows = best_and_worst(
+        paired = best_and_worst(
             batch["scores"].view(-1, size), batch["has_score"].view(-1, size), min_margin=config.min_margin
         )
-        metrics = {"pairs/fraction": len(rows) * size / (2 * len(batch))}
-        if not len(rows):
+        metrics = {"pairs/fraction": len(paired) * size / (2 * len(batch))}
+        if not len(paired):
             self.updater.skip()
             self.run.warn_once(
                 "online_dpo", "an optimizer step is left out: no prompt has two answers with different scores"
             )
             return metrics
-        pairs = batch.rows(rows)
+        pairs = batch.rows(paired)
         scores = pairs["scores"].double()
         metrics["pairs/score_margin"] = float((scores[::2] - scores[1::2]).mean())
         pairs = pairs.with_only()
@@ -132,8 +133,8 @@ class OnlineDPOTrainer:
         self.updater.step(meter)
         return metrics | meter.means()
 
-    def _check(self, batch: Trajectories) -> None:
-        """Check that every score is a number, before anything is learned from it; every rank checks all of them.
+    def _check(self, batch: Round) -> None:
+        """Check that every score is a number, before anything is learned from it.
 
         Raises:
             Diverged: a score is not finite.
@@ -147,10 +148,8 @@ class OnlineDPOTrainer:
             )
 
     def _take(self, order: Order) -> list[Prompt]:
-        """Return this rank's prompts of the next round, each `num_generations` times."""
-        size, indices = self.config.num_generations, order.take(self.config.batch_size)
-        own = self.run.ranks.share(self.config.batch_size * size, group=size)
-        return [self.run.prompts[indices[row // size]] for row in own]
+        """Return the prompts of the next round."""
+        return [self.run.prompts[index] for index in order.take(self.config.batch_size)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer and the order of prompts."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
-from rlcore.training import Run, by_block, micro_batches, stack_samples
+from rlcore.training import Round, Run, by_block, micro_batches, stack_samples
 from rlcore.types import Sample, Trajectories
 from rlcore_dpo import loss as losses
 from rlcore_dpo.config import SMOOTHED, WITHOUT_REFERENCE, DPOConfig, beta_of, smoothing_of, weights_of
@@ -147,10 +147,11 @@ class PairObjective:
         self.config, self.policy, self.reference, self.temperature = config, policy, reference, temperature
         self.terms = terms_of(config, num_tokens)
 
-    def loss_of(self, batch: Trajectories) -> Callable[[Trajectories], tuple[Tensor, dict[str, Tensor]]]:
+    def loss_of(self, batch: Trajectories | Round) -> Callable[[Trajectories], tuple[Tensor, dict[str, Tensor]]]:
         """Return the loss function of the parts of a batch, the pairs of an optimizer step on all ranks."""
         # The updater divides by the number of pairs; the likelihood is a mean over tokens.
-        tokens = self._imitated(batch)[::2].sum()
+        imitated = batch.lengths - 1 if self.config.nll == "full" else batch.num_actions
+        tokens = imitated[::2].sum()
         return partial(self.loss, sft_weight=float(self.config.sft_coef or 0) * (len(batch) // 2) / tokens.clamp(min=1))
 
     def loss(self, part: Trajectories, *, sft_weight: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -198,9 +199,6 @@ class PairObjective:
             "rewards/chosen": term.beta * chosen, "rewards/rejected": term.beta * rejected,
             "rewards/accuracies": won.float(), "rewards/margins": term.beta * (chosen - rejected),
         }  # fmt: skip
-
-    def _imitated(self, batch: Trajectories) -> Tensor:
-        return (with_prompts(batch) if self.config.nll == "full" else batch).num_actions
 
 
 def _scores(term: Term, part: Trajectories, sums: Tensor, ratios: Tensor) -> Tensor:

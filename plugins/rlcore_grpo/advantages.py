@@ -10,8 +10,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from rlcore.training import Scored
-from rlcore.types import Trajectories
+from rlcore.training import Round
 
 
 @attrs.frozen(eq=False)
@@ -52,28 +51,12 @@ def weighted_sum(columns: Scores, weights: Tensor) -> Scores:
     return Scores.of((columns.values * weights).sum(1), columns.known.any(1))
 
 
-def add_scores(batch: Trajectories, scored: Scored) -> Trajectories:
-    """Add the score of each response by each reward function, float64[B], and whether there is one, bool[B]."""
-    columns: dict[str, Tensor] = {}
-    for name, scores in scored.by_name.items():
-        value, known = _columns(name)
-        device = batch.tokens.device
-        columns[value] = torch.tensor([x or 0.0 for x in scores], dtype=torch.float64, device=device)
-        columns[known] = torch.tensor([x is not None for x in scores], dtype=torch.bool, device=device)
-    return batch.with_columns(**columns)
-
-
-def split_scores(batch: Trajectories, scored: Scored) -> tuple[Trajectories, Scores]:
-    """Return a batch without the columns of `add_scores`, and these."""
-    pairs = [_columns(name) for name in scored.by_name]
-    values, known = (torch.stack([batch[names[i]].cpu() for names in pairs], 1) for i in (0, 1))
-    taken = {name for names in pairs for name in names}
-    columns = {name: array for name, array in batch.columns.items() if name not in taken}
-    return attrs.evolve(batch, columns=columns), Scores.of(values, known)
-
-
-def _columns(reward: str) -> tuple[str, str]:
-    return f"reward/{reward}", f"has_reward/{reward}"
+def split_scores(batch: Round) -> tuple[Round, Scores]:
+    """Return a round without the columns of single reward functions, and these, on the CPU."""
+    names = [name.removeprefix("has_") for name in batch.own.columns if name.startswith("has_reward/")]
+    values, known = (torch.stack([batch[f"{has}{name}"].cpu() for name in names], 1) for has in ("", "has_"))
+    taken = {f"{has}{name}" for name in names for has in ("", "has_")}
+    return batch.with_only(*(name for name in batch.own.columns if name not in taken)), Scores.of(values, known)
 
 
 EPSILON = 1e-4

@@ -213,15 +213,10 @@ def workload(config: GRPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa
     return {
         "batch_size": batch_size,
         "num_scored": (config.micro_batch_size or batch_size) if is_rescored(config) else 0,
-        "passes": 0 if compares_tokens(config) else config.iterations,
+        "passes": config.iterations,
         "reference": config.kl_coef > 0,
         "entropy": config.entropy_coef > 0 or config.top_entropy < 1,
     }
-
-
-def compares_tokens(config: GRPOConfig) -> bool:
-    """Return whether tokens of different responses are compared, so that every process needs all of a round."""
-    return config.credit == "turn" or config.top_entropy < 1
 
 
 def is_rescored(config: GRPOConfig) -> bool:

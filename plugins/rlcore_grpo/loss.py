@@ -154,16 +154,15 @@ def off_policy(
     return (advantages < 0) & (fallen / mask.sum(1, keepdim=True).clamp(min=1) > threshold)
 
 
-def uncertain(entropies: Tensor, mask: Tensor, *, share: float) -> Tensor:
-    """Return the tokens with the highest entropies: those at or above the quantile 1 - share of all that count.
+def uncertain(entropies: Tensor, *, share: float) -> Tensor:
+    """Return the lowest of the highest entropies, the quantile 1 - share of all: float[].
 
     Args:
-        entropies: float[B, T], of the whole optimizer step.
-        mask: bool[B, T], tokens that count; at least one.
+        entropies: float[N], of the tokens of the whole optimizer step that count; at least one.
         share: in (0, 1].
 
     Source: Wang et al. 2025, arXiv:2506.01939.
     """
-    counted = entropies[mask].sort().values
+    counted = entropies.sort().values
     # No entropy lies between an interpolated quantile and the next one, and torch.quantile has a limit on its input.
-    return mask & (entropies >= counted[math.ceil((1 - share) * (len(counted) - 1) - 1e-9)])
+    return counted[math.ceil((1 - share) * (len(counted) - 1) - 1e-9)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 
 import attrs
 import torch
@@ -13,12 +12,11 @@ import torch
 from rlcore import ops
 from rlcore.errors import ConfigError, Diverged
 from rlcore.protocols import Policy
-from rlcore.training import Order, Run, Scored, by_block, gather_round, put_through
+from rlcore.training import Order, Round, Run, by_block, rollout_health
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.advantages import (
     Groups,
     Scores,
-    add_scores,
     compare,
     compare_each,
     compare_turns,
@@ -31,17 +29,8 @@ from rlcore_grpo.advantages import (
     to_turns,
     weighted_sum,
 )
-from rlcore_grpo.config import GRPOConfig, compares_tokens, doubted, is_rescored
+from rlcore_grpo.config import GRPOConfig, doubted, is_rescored
 from rlcore_grpo.constraints import check_sampling, longest_response
-from rlcore_transformers.rounds import (
-    can_scatter,
-    correction,
-    gather_statistics,
-    join_rounds,
-    own_rows,
-    rollout_health,
-    token_mean,
-)
 
 ROUNDING, LOW_PRECISION_ROUNDING = 1e-5, 1e-2
 """Mean difference of two responses' KL, in nats per token, up to which rounding explains it."""
@@ -54,16 +43,14 @@ class _Sampled:
     """Groups of a round that were sampled together.
 
     Attributes:
-        batch: their responses, the same on every rank.
+        batch: their responses.
         table: the scores of each by K reward functions.
         groups: their comparison without the KL, by which groups without spread are found.
-        own: the rows that this rank sampled.
     """
 
-    batch: Trajectories
+    batch: Round
     table: Scores
     groups: Groups
-    own: Sequence[int]
 
     @property
     def num_learning(self) -> int:
@@ -72,19 +59,18 @@ class _Sampled:
 
 
 class Rounds:
-    """Samples rounds of groups; every rank samples whole groups, and then holds all of them.
+    """Samples rounds of groups.
 
     Args:
         config: the options.
         run: the run.
         policy: the policy that samples.
-        store: where rounds are kept until they are learned from.
 
     Attributes:
         longest: most tokens of a response, or of all turns of an episode.
     """
 
-    def __init__(self, config: GRPOConfig, run: Run, policy: Policy, store: object) -> None:
+    def __init__(self, config: GRPOConfig, run: Run, policy: Policy) -> None:
         self.config, self.run, self._policy = config, run, policy
         self.num_prompts = config.rollouts // config.num_generations
         self.order = run.data.order(run.prompts)
@@ -96,11 +82,8 @@ class Rounds:
                 "later rounds cannot be sampled ahead; set it to drop or keep, or run.asynchronous to 0"
             )
         self._doubted = doubted(config)
-        is_scattered = not compares_tokens(config) and can_scatter(run, store, passes=config.iterations)
-        self._gather = gather_statistics if is_scattered else gather_round
-        self._nothing: tuple[Trajectories, Scored]
 
-    def sample(self) -> tuple[Trajectories, Metrics]:
+    def sample(self) -> tuple[Round, Metrics]:
         """Return a round with advantages, and its metrics; with `zero_spread: refill`, groups are sampled anew.
 
         Metrics of rewards and lengths, and the fraction of groups without spread, are about the prompts sampled first,
@@ -109,7 +92,7 @@ class Rounds:
 
         Returns:
             responses with the columns `advantages` (float[B], with `credit: turn` float[B, T]), `counts` (bool[B],
-            whether the loss counts them), and those of `_scored`; the same on every rank.
+            whether the loss counts them), and those of `_scored`.
         """
         config = self.config
         first, metrics = self._sample(self.num_prompts)
@@ -122,8 +105,6 @@ class Rounds:
             missing -= parts[-1].num_learning
         batch = self._with_advantages(parts)
         if config.zero_spread == "keep":
-            if not batch["advantages"].any():
-                self.run.warn_once("grpo", "no group of a round has two different scores, so it teaches nothing")
             return batch, metrics | {"group/dropped": 0.0}
         if config.zero_spread == "refill":
             metrics["group/refill_rounds"] = float(len(parts) - 1)
@@ -136,31 +117,33 @@ class Rounds:
         dropped = sum(len(part.groups.has_spread) - part.num_learning for part in parts)
         return batch, metrics | {"group/dropped": float(dropped)}
 
-    def _with_advantages(self, parts: Sequence[_Sampled]) -> Trajectories:
+    def _with_advantages(self, parts: Sequence[_Sampled]) -> Round:
         """Return the responses that are learned from, of all parts, compared with each other."""
         config = self.config
         learning = [
             grouped((part.groups.has_spread | (config.zero_spread == "keep")).nonzero()[:, 0], config.num_generations)
             for part in parts
         ]
-        batch = join_rounds([part.batch.rows(rows) for part, rows in zip(parts, learning, strict=True)])
+        batch = Round.join([part.batch.rows(rows) for part, rows in zip(parts, learning, strict=True)])
         tables = [part.table.rows(rows) for part, rows in zip(parts, learning, strict=True)]
         table = Scores(torch.cat([each.values for each in tables]), torch.cat([each.known for each in tables]))
         advantages = self._compared(batch, table, kl=True).advantages
         self._check(batch, table, advantages)
+        if config.zero_spread == "keep" and not advantages.any():
+            self.run.warn_once("grpo", "no group of a round has two different scores, so it teaches nothing")
         shares = advantages.split([len(rows) for rows in learning])
         for back, part, rows, share in zip(range(len(parts), 0, -1), parts, learning, shares, strict=True):
             first = share if share.dim() == 1 else share[:, 0]  # what followed the first turn is the whole episode
             whole = torch.zeros(len(part.batch), dtype=torch.float64).index_copy(0, rows, first)
-            self.run.sampling.rollouts.note("advantage", whole[list(part.own)].tolist(), back=back)
+            self.run.sampling.rollouts.note("advantage", part.batch.mine(whole).tolist(), back=back)
         counts = batch["has_score"] & (batch.ended | (not config.mask_truncated))
         if config.credit == "turn":
-            advantages = to_tokens(advantages, batch.action_mask)
-            batch = batch.with_only(*(name for name in batch.columns if name != REWARDS))
-        return batch.with_columns(advantages=advantages.to(batch.tokens.device, torch.float32), counts=counts)
+            advantages = to_tokens(batch.mine(advantages), batch.own.action_mask)
+            batch = batch.with_only(*(name for name in batch.own.columns if name != REWARDS))
+        return batch.with_columns(advantages=advantages.to(counts.device, torch.float32), counts=counts)
 
-    def _check(self, batch: Trajectories, table: Scores, advantages: torch.Tensor) -> None:
-        """Check that every advantage is a number, before anything is learned from it; every rank checks all of them.
+    def _check(self, batch: Round, table: Scores, advantages: torch.Tensor) -> None:
+        """Check that every advantage is a number, before anything is learned from it.
 
         Raises:
             Diverged: an advantage is not finite.
@@ -183,58 +166,33 @@ class Rounds:
 
     def _sample(self, num_prompts: int) -> tuple[_Sampled, Metrics]:
         """Sample and score so many groups, all of which are returned."""
-        run, size = self.run, self.config.num_generations
-        prompts, own = self._take(self.order, num_prompts)
-        begun = time.perf_counter()
-        batch, scored = self._rollout(prompts)
-        batch, metrics = self._gather(run, add_scores(batch, scored), scored, group=size)
-        batch, table = split_scores(batch, scored)
-        sample_s = scored.times["time/sample_s"]
-        metrics |= {"time/sample_s": sample_s, "time/score_s": time.perf_counter() - begun - sample_s}
-        rows = own_rows(batch)
-        known = next((name for name in ("sampler_logprobs", "old_logprobs") if name in rows), None)
+        run, config, size, begun = self.run, self.config, self.config.num_generations, time.perf_counter()
+        batch, table = split_scores(run.rollout(self._take(self.order, num_prompts), group=size))
+        if config.credit == "turn":
+            last = ops.place_last(batch.own["scores"], batch.own.action_mask)
+            batch = batch.with_columns(**{REWARDS: batch.own.columns.get("dense", last)})
+        batch = self._scored(batch)
+        metrics = dict(batch.metrics)
+        metrics["time/score_s"] = time.perf_counter() - begun - metrics["time/sample_s"]
+        known = next((name for name in ("sampler_logprobs", "old_logprobs") if name in batch), None)
         if known is not None and bool(batch.num_actions.any()):
-            metrics["policy/entropy"] = -token_mean(batch, rows[known])
+            metrics["policy/entropy"] = -batch.mean(batch.own[known])
         if self.config.credit == "turn":
             metrics["group/lone_turn_fraction"] = lone_fraction(self._returns(batch, table).known, size)
         if "kl" in batch:
             metrics["kl/mean"] = float(batch["kl"].mean())
             rollout_health(run, batch.with_only("old_logprobs", "ref_logprobs").rename(old_logprobs="logprobs"))
-        return _Sampled(batch, table, self._compared(batch, table, kl=False), own), metrics
+        return _Sampled(batch, table, self._compared(batch, table, kl=False)), metrics
 
     def upcoming(self, count: int) -> list[tuple[list[Prompt], int]]:
         """Return the first calls of `run.rollout` in each of the next rounds."""
         order = copy.copy(self.order)
-        return [(self._take(order, self.num_prompts)[0], self.config.num_generations) for _ in range(count)]
+        return [(self._take(order, self.num_prompts), self.config.num_generations) for _ in range(count)]
 
-    def _take(self, order: Order, num_prompts: int) -> tuple[list[Prompt], Sequence[int]]:
-        """Return this rank's prompts of so many groups, each `num_generations` times, and their rows in the round."""
-        size, indices = self.config.num_generations, order.take(num_prompts)
-        own = self.run.ranks.share(num_prompts * size, group=size)
-        return [self.run.prompts[indices[row // size]] for row in own], own
+    def _take(self, order: Order, num_prompts: int) -> list[Prompt]:
+        return [self.run.prompts[index] for index in order.take(num_prompts)]
 
-    def _rollout(self, prompts: Sequence[Prompt]) -> tuple[Trajectories, Scored]:
-        """Sample and score this rank's prompts; a rank without any calls neither the sampler nor a reward function."""
-        if not prompts:
-            self.run.sampling.row_seeds(0)  # every rank draws the seed of every round
-            self.run.sampling.prepare([])
-            with by_block(self._policy) if is_rescored(self.config) else nullcontext():  # in which others score
-                pass
-            self.run.sampling.rollouts.add([], *self._nothing, group=self.config.num_generations)
-            return self._nothing
-        batch, scored = self.run.rollout(prompts, group=self.config.num_generations)
-        batch = self._scored(batch)
-        if self.config.credit == "turn":
-            last = ops.place_last(scored.scores, batch.action_mask)
-            batch = batch.with_columns(**{REWARDS: last if scored.dense is None else scored.dense})
-        nothing = attrs.evolve(
-            scored, outputs=[], scores=scored.scores[:0], dense=None, numbers={},
-            by_name={name: [] for name in scored.by_name},
-        )  # fmt: skip
-        self._nothing = batch.rows(torch.zeros(0, dtype=torch.long)), nothing
-        return batch, scored
-
-    def _compared(self, batch: Trajectories, table: Scores, *, kl: bool) -> Groups:
+    def _compared(self, batch: Round, table: Scores, *, kl: bool) -> Groups:
         """Compare the responses of each group, with or without a KL that is part of their scores."""
         config, size, rewards = self.config, self.config.num_generations, self.run.data.reward_fn
         weights = torch.tensor([each.weight for each in rewards.functions] if rewards else [], dtype=torch.float64)
@@ -253,15 +211,19 @@ class Rounds:
             return compare_each(table, weights, added, size, baseline=config.baseline)
         return compare(weighted_sum(table, weights).plus(added), size, baseline=config.baseline, scale=config.scale)
 
-    def _returns(self, batch: Trajectories, table: Scores, added: torch.Tensor | None = None) -> Scores:
+    def _returns(self, batch: Round, table: Scores, added: torch.Tensor | None = None) -> Scores:
         """Return what followed each turn of each response that has a score, with numbers added to the last turns."""
-        rewards, is_turn = to_turns(batch[REWARDS].cpu(), batch.action_mask.cpu())
+        sums, is_turn = to_turns(batch.own[REWARDS].cpu(), batch.own.action_mask.cpu())
+        num_turns = batch.all(is_turn.sum(1).to(batch.num_actions.device)).cpu()
+        room = max(int(num_turns.max()), 1) - sums.shape[1]
+        rewards = batch.all(torch.nn.functional.pad(sums, (0, room)).to(batch.num_actions.device)).cpu()
+        is_turn = torch.arange(rewards.shape[1]) < num_turns[:, None]
         if added is not None:
             rewards.scatter_add_(1, (is_turn.sum(1, keepdim=True) - 1).clamp(min=0), added[:, None])
         returns = returns_to_go(rewards, discount=self.config.turn_discount)
         return Scores.of(returns, is_turn & table.known.any(1, keepdim=True))
 
-    def _kl(self, batch: Trajectories, scored: torch.Tensor) -> torch.Tensor:
+    def _kl(self, batch: Round, scored: torch.Tensor) -> torch.Tensor:
         """Return the KL of each response, the same in a group if it differs there by rounding only: float64[B].
 
         Otherwise rounding would give advantages to responses with equal rewards, and a scale would enlarge them.
@@ -273,7 +235,7 @@ class Rounds:
         return level(kl, size, tolerance=rounding * longest.double()).values
 
     @torch.no_grad()
-    def _scored(self, batch: Trajectories) -> Trajectories:
+    def _scored(self, batch: Round) -> Round:
         """Add what the loss needs of the policy that sampled, and of the reference.
 
         `old_logprobs` is left out where the trainer makes one optimizer step a round: there it is the log-prob itself.
@@ -284,27 +246,24 @@ class Rounds:
         elif self._doubted:
             raise ConfigError(f"{self._doubted}: the sampler returns no log-probs")
         if not is_rescored(config):
-            return batch.with_only(*({"sampler_logprobs"} & set(batch.columns)))
+            return batch.with_only("scores", "has_score", *({"sampler_logprobs", REWARDS} & set(batch.own.columns)))
         is_known = run.sampling.is_exact and "sampler_logprobs" in batch and not self._doubted
+        size = config.micro_batch_size or (0 if config.micro_batch_tokens else config.rollouts // config.minibatches)
         with by_block(self._policy):
             if is_known and config.top_entropy == 1:
-                batch = batch.with_columns(old_logprobs=batch["sampler_logprobs"])
+                batch = batch.with_columns(old_logprobs=batch.own["sampler_logprobs"])
             else:
-                batch = self._put_through(batch, self._rescored)
+                batch = batch.map(self._rescored, size=size, tokens=config.micro_batch_tokens)
             if config.kl_coef:
-                batch = self._put_through(batch, self._referred)
+                batch = batch.map(self._referred, size=size, tokens=config.micro_batch_tokens)
         if config.is_correction != "off":
-            weights = correction(
-                batch["old_logprobs"], batch["sampler_logprobs"], batch.action_mask, kind=config.is_correction,
+            rows = batch.own
+            weights = ops.correction(
+                rows["old_logprobs"], rows["sampler_logprobs"], rows.action_mask, kind=config.is_correction,
                 low=config.is_low, high=config.is_high,
             )  # fmt: skip
             batch = batch.with_columns(is_weights=weights)
         return batch
-
-    def _put_through(self, batch: Trajectories, change: Callable[[Trajectories], Trajectories]) -> Trajectories:
-        config = self.config
-        size = config.micro_batch_size or (0 if config.micro_batch_tokens else config.rollouts // config.minibatches)
-        return put_through(batch, change, size, tokens=config.micro_batch_tokens)
 
     def _rescored(self, part: Trajectories) -> Trajectories:
         is_wanted = self.config.top_entropy < 1

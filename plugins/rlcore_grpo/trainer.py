@@ -10,14 +10,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-import attrs
 import torch
 from torch import Tensor
 
 from rlcore import ops
 from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import MovingReference, Policy
-from rlcore.training import Meter, Run, disable_dropout, minibatches, warn_of_bias
+from rlcore.training import Meter, Round, Run, check_logprob_gap, disable_dropout, warn_of_bias, weight_metrics
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
 from rlcore_grpo.config import GRPOConfig, workload
 from rlcore_grpo.constraints import check
@@ -33,7 +32,6 @@ from rlcore_grpo.loss import (
     vespo_weights,
 )
 from rlcore_grpo.rounds import Rounds
-from rlcore_transformers.rounds import ScatteredRound, check_logprob_gap, own_rows, weight_metrics
 
 
 class ReferenceSync:
@@ -109,7 +107,7 @@ class GRPOTrainer:
         disable_dropout(self._policy.module)
         self._policy.module.train()
         self.store = run.make_store()
-        self.rounds = Rounds(config, run, self._policy, self.store)
+        self.rounds = Rounds(config, run, self._policy)
         run.plan_steps(len(run.prompts) / self.rounds.num_prompts)
         self.updater = run.updater(
             self._policy, config.optimizer, updates_per_step=config.iterations * config.minibatches
@@ -119,7 +117,7 @@ class GRPOTrainer:
         """Yield after each round, when everything it sampled has been learned from."""
         while True:
             metrics = self.rollout()
-            metrics |= self.update(self.store.take().to(self.run.ranks.device))
+            metrics |= self.update(self.store.take())
             self.num_rounds += 1
             yield metrics | {"progress/epoch": self.rounds.order.epoch}
 
@@ -134,29 +132,28 @@ class GRPOTrainer:
     def rollout(self) -> Metrics:
         """Sample a round, and put it in the store with its advantages."""
         batch, metrics = self.rounds.sample()
-        self.store.append(batch)
-        self.run.observers.on_rollout(self.run, own_rows(batch))
-        advantages = batch["advantages"]
-        counts = batch["counts"] if advantages.dim() == 1 else batch.action_mask & batch["counts"][:, None]
-        advantages = advantages[counts]
+        self.store.append(batch.own)
+        self.run.observers.on_rollout(self.run, batch.own)
+        if self.config.credit == "turn":
+            advantages = batch.learning(batch["counts"]).chosen(batch.own["advantages"])
+        else:
+            advantages = batch["advantages"][batch["counts"]]
         if len(advantages):
             metrics |= {
                 "advantage/mean": float(advantages.mean()), "advantage/std": float(advantages.std(correction=0)),
             }  # fmt: skip
         return metrics
 
-    def update(self, batch: Trajectories) -> Metrics:
-        """Learn from a round: `iterations` passes over it, each in `minibatches` optimizer steps."""
+    def update(self, rows: Trajectories) -> Metrics:
+        """Learn from the rows of a round: `iterations` passes over it, each in `minibatches` optimizer steps."""
         config, begun, meter, gaps = self.config, time.perf_counter(), Meter(self.run.ranks), Meter(self.run.ranks)
         skipped, size, tokens = self.updater.num_skipped, config.num_generations, torch.zeros(2, dtype=torch.long)
-        if isinstance(batch, ScatteredRound):
-            batch = attrs.evolve(batch, learns=batch["counts"])
-        else:
-            batch = attrs.evolve(batch, action_mask=batch.action_mask & batch["counts"][:, None])
+        batch = self.run.round(rows)
+        batch = batch.learning(batch["counts"])
         per_step = -(-len(batch) // size // config.minibatches) * size
         for iteration in range(config.iterations if len(batch) else 0):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + iteration
-            for minibatch in minibatches(batch, per_step, seed=seed, group=size):
+            for minibatch in batch.minibatches(per_step, seed=seed, group=size):
                 tokens += self._learn(minibatch, meter, gaps if gaps.is_empty else None)
         return (
             self._gap(gaps)
@@ -176,7 +173,7 @@ class GRPOTrainer:
             check_logprob_gap(self.run, metrics["is/logprob_gap"])
         return metrics
 
-    def _learn(self, minibatch: Trajectories, meter: Meter, gaps: Meter | None) -> Tensor:
+    def _learn(self, minibatch: Round, meter: Meter, gaps: Meter | None) -> Tensor:
         """Make one optimizer step, or none if no response teaches anything.
 
         Returns:
@@ -189,10 +186,11 @@ class GRPOTrainer:
         """
         config, size, lengths = self.config, self.config.num_generations, minibatch.num_actions
         weights, divisor = token_weights(lengths, norm=config.norm, max_new_tokens=self.rounds.longest)
-        minibatch = minibatch.with_columns(weights=weights)
+        minibatch = minibatch.with_columns(weights=weights[:, 0])
         if config.top_entropy < 1 and divisor:
-            learns = uncertain(minibatch["entropy"], minibatch.action_mask, share=config.top_entropy)
-            minibatch = minibatch.with_columns(learns=learns)
+            entropy = minibatch.own["entropy"]
+            lowest = uncertain(minibatch.chosen(entropy), share=config.top_entropy)
+            minibatch = minibatch.with_columns(learns=entropy >= lowest)
         minibatch = self._with_gradient(minibatch)
         tokens = torch.stack([minibatch.num_actions.sum(), lengths.sum()]).cpu()
         if not tokens[0]:
@@ -219,7 +217,7 @@ class GRPOTrainer:
         self.reference_sync.after(self.updater.num_updates, before=before)
         return tokens
 
-    def _with_gradient(self, minibatch: Trajectories) -> Trajectories:
+    def _with_gradient(self, minibatch: Round) -> Round:
         """Leave out groups whose advantages are all 0, unless the KL or entropy term has a gradient there.
 
         Their tokens still count in what the loss is divided by, so that the gradient is the same.
@@ -227,11 +225,10 @@ class GRPOTrainer:
         config = self.config
         if (config.kl_coef and config.kl_in == "loss") or config.entropy_coef:
             return minibatch
-        advantages = minibatch["advantages"]
-        if advantages.dim() == 1:
-            teaches = (advantages != 0) & (minibatch.num_actions > 0)
+        if config.credit == "turn":
+            teaches = minibatch.all(((minibatch.own["advantages"] != 0) & minibatch.own.action_mask).any(1))
         else:
-            teaches = ((advantages != 0) & minibatch.action_mask).any(1)
+            teaches = (minibatch["advantages"] != 0) & (minibatch.num_actions > 0)
         teaches = teaches.view(-1, config.num_generations)
         return minibatch.rows(grouped(teaches.any(1).nonzero()[:, 0], config.num_generations))
 
@@ -268,7 +265,7 @@ class GRPOTrainer:
             loss, metrics["loss/entropy"] = loss - config.entropy_coef * entropy, entropy
         if not {"sampler_logprobs", "old_logprobs"} & set(part.columns):
             metrics["policy/entropy_trained"] = -logprobs
-        return loss * part["weights"], metrics
+        return loss * part["weights"][:, None], metrics
 
     def _vespo(self, part: Trajectories, logprobs: Tensor, old: Tensor) -> Tensor:
         """Return the weight of each response under `surrogate: vespo`, into which those of `is_correction` go."""

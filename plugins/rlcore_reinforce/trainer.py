@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Run, disable_dropout, gather_round, warn_of_bias
+from rlcore.training import Meter, Run, disable_dropout, warn_of_bias
 from rlcore.types import Metrics, Trajectories
 from rlcore_reinforce.config import ReinforceConfig
 from rlcore_reinforce.loss import leave_one_out, policy_loss
@@ -45,7 +45,7 @@ class ReinforceTrainer:
         """Yield after each round and its optimizer step."""
         while True:
             metrics = self.rollout()
-            metrics |= self.update(self.store.take().to(self.run.ranks.device))
+            metrics |= self.update(self.store.take())
             yield metrics | {"lr": self.updater.lr, "progress/epoch": self.order.epoch}
 
     def policy(self) -> Policy:
@@ -53,20 +53,17 @@ class ReinforceTrainer:
         return self._policy
 
     def rollout(self) -> Metrics:
-        """Sample and score a round, and put it in the store with its advantages; every rank holds all of it."""
-        run = self.run
-        indices = self.order.take(self.config.rollouts)
-        prompts = [run.prompts[indices[i]] for i in run.ranks.share(len(indices))]
-        batch, scored = run.rollout(prompts)
-        batch, metrics = gather_round(run, batch, scored, at_least=2)
+        """Sample and score a round, and put it in the store with its advantages."""
+        prompts = [self.run.prompts[index] for index in self.order.take(self.config.rollouts)]
+        batch = self.run.rollout(prompts, at_least=2)
         batch = batch.with_columns(advantages=leave_one_out(batch["scores"]))
-        self.store.append(batch)
-        run.observers.on_rollout(run, batch)
-        return metrics
+        self.store.append(batch.own)
+        self.run.observers.on_rollout(self.run, batch.own)
+        return batch.metrics
 
-    def update(self, batch: Trajectories) -> Metrics:
-        """Make the optimizer step of a round."""
-        config, meter = self.config, Meter(self.run.ranks)
+    def update(self, rows: Trajectories) -> Metrics:
+        """Make the optimizer step of a round, of its rows."""
+        config, meter, batch = self.config, Meter(self.run.ranks), self.run.round(rows)
         self.updater.accumulate(batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
         self.updater.step(meter)
         return meter.means()

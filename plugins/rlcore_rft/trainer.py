@@ -6,9 +6,10 @@ Also in this file: the responses of the last rounds, each distinct one once, wit
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import attrs
@@ -16,54 +17,62 @@ import torch
 from torch import Tensor
 
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, minibatches
-from rlcore.types import Metrics, Prompt, Trajectories
+from rlcore.training import Meter, Order, Round, Run, disable_dropout
+from rlcore.types import Metrics, Prompt, Trajectories, tensor_on
 from rlcore_rft.config import RFTConfig, check, workload
 from rlcore_rft.loss import first_indices, nll, percentile, thresholds
 
 
 class History:
-    """Hold the scored responses of the last `num_rounds` rounds, on the CPU; older ones are dropped.
+    """Hold the scored responses of the last rounds, on the CPU; older ones are dropped.
 
-    It has the columns `prompts` (long[B], the index of the prompt), `scores` (float[B]) and `counts` (long[B]).
+    They have the columns `prompts` (long[B], the index of the prompt), `scores` (float[B]), `keys` (long[B], equal for
+    equal sequences) and `counts` (long[B]).
+
+    Args:
+        num_rounds: so many rounds are kept.
+        deal: makes a round of rows that every process holds (`Run.deal`).
     """
 
-    def __init__(self, num_rounds: int) -> None:
-        self._rounds: deque[Trajectories] = deque(maxlen=num_rounds)
+    def __init__(self, num_rounds: int, deal: Callable[[Trajectories], Round]) -> None:
+        self._rounds: deque[Round] = deque(maxlen=num_rounds)
+        self._deal = deal
 
-    def add(self, batch: Trajectories) -> None:
+    def add(self, batch: Round) -> None:
         """Add a round, with columns `prompts` and `scores`; its other columns are not kept."""
-        batch = attrs.evolve(batch, columns={name: batch[name] for name in ("prompts", "scores")}).to("cpu")
-        prompts, scores = batch["prompts"].tolist(), batch["scores"].tolist()
-        indices, counts = first_indices(list(zip(prompts, scores, sequences(batch), strict=True)))
+        keys = batch.all(sequence_keys(batch.own).to(batch.own.tokens.device))
+        batch = batch.with_columns(keys=keys).with_only("prompts", "scores", "keys").to("cpu")
+        every = zip(batch["prompts"].tolist(), batch["scores"].tolist(), batch["keys"].tolist(), strict=True)
+        indices, counts = first_indices(list(every))
         self._rounds.append(batch.rows(indices).with_columns(counts=counts))
 
     @property
-    def responses(self) -> Trajectories:
+    def responses(self) -> Round:
         """Return all responses, oldest first; one that was sampled in several rounds appears once for each."""
-        return Trajectories.concat(list(self._rounds))
+        return Round.join(list(self._rounds))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the responses of all rounds."""
-        return {"rounds": [attrs.asdict(batch, recurse=False) for batch in self._rounds]}
+        return {"rounds": [attrs.asdict(each.whole().to("cpu"), recurse=False) for each in self._rounds]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned; if it has more rounds than fit, the oldest are dropped."""
         self._rounds.clear()
-        self._rounds.extend(Trajectories(**batch) for batch in state["rounds"])
+        self._rounds.extend(self._deal(Trajectories(**rows)) for rows in state["rounds"])
 
 
-def distinct(batch: Trajectories) -> Trajectories:
+def distinct(batch: Round) -> Round:
     """Return each distinct sequence of tokens once, whatever its columns are."""
-    return batch.rows(first_indices(sequences(batch))[0])
+    return batch.rows(first_indices(batch["keys"].tolist())[0])
 
 
-def sequences(batch: Trajectories) -> list[Hashable]:
-    """Return a key of each sequence: its tokens without padding, and which of them were chosen."""
-    keys: list[Hashable] = []
-    for tokens, chosen, real in zip(batch.tokens.cpu(), batch.action_mask.cpu(), batch.mask.cpu(), strict=True):
-        keys.append((tokens[real].numpy().tobytes(), chosen[real].numpy().tobytes()))
-    return keys
+def sequence_keys(rows: Trajectories) -> Tensor:
+    """Return a digest of each sequence, of its tokens without padding and which of them were chosen: long[B]."""
+    keys = []
+    for tokens, chosen, real in zip(rows.tokens.cpu(), rows.action_mask.cpu(), rows.mask.cpu(), strict=True):
+        text = tokens[real].numpy().tobytes() + chosen[real].numpy().tobytes()
+        keys.append(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True))
+    return torch.tensor(keys, dtype=torch.long)
 
 
 class RFTTrainer:
@@ -84,7 +93,7 @@ class RFTTrainer:
         self.num_prompts = min(config.prompts or len(run.prompts), len(run.prompts))
         check(config, self.num_prompts, run.ranks.world)
         self.order = run.data.order(run.prompts)
-        self.history = History(config.history)
+        self.history = History(config.history, run.deal)
         self.num_rounds, self.num_improved = 0, config.improve_steps
         run.plan_steps(-(-len(run.prompts) // self.num_prompts) * config.improve_steps)
         most = self.num_prompts * config.generations * config.history
@@ -111,16 +120,14 @@ class RFTTrainer:
         return self._policy
 
     def grow(self) -> Metrics:
-        """Sample and score `generations` responses to each prompt of a round; every rank then holds all of them."""
-        run = self.run
-        mine = self._take(self.order)
-        prompts = [run.prompts[number] for number in mine]
-        batch, scored = run.rollout(prompts)
-        batch = batch.with_columns(prompts=torch.tensor(mine, device=batch.tokens.device))
-        batch, metrics = gather_round(run, batch, scored)
+        """Sample and score `generations` responses to each prompt of a round."""
+        run, numbers = self.run, self._take(self.order)
+        prompts = [run.prompts[number] for number in numbers]
+        batch = run.rollout(prompts)
+        batch = batch.with_columns(prompts=tensor_on(batch["prompt"].device, numbers)[batch["prompt"]])
         self.history.add(batch)
-        run.observers.on_rollout(run, batch)
-        return metrics | dict(scored.times)
+        run.observers.on_rollout(run, batch.own)
+        return batch.metrics
 
     def upcoming(self, steps: int) -> list[tuple[list[Prompt], int]]:
         """Return the calls of `run.rollout` in the next steps, for `run.asynchronous`."""
@@ -133,13 +140,11 @@ class RFTTrainer:
         return rounds
 
     def _take(self, order: Order) -> list[int]:
-        """Return the indices of this rank's prompts of the next round, each `generations` times."""
-        dealt = order.take_within_pass(self.num_prompts)
-        numbers = [number for number in dealt for _ in range(self.config.generations)]
-        return [numbers[i] for i in self.run.ranks.share(len(numbers))]
+        """Return the indices of the prompts of the next round, each `generations` times."""
+        return [number for number in order.take_within_pass(self.num_prompts) for _ in range(self.config.generations)]
 
-    def select(self) -> tuple[Trajectories, Metrics]:
-        """Return the best responses of the history, without duplicates; every rank selects the same ones."""
+    def select(self) -> tuple[Round, Metrics]:
+        """Return the best responses of the history, without duplicates."""
         config, responses = self.config, self.history.responses
         scores, counts = responses["scores"], responses["counts"]
         prompts = responses["prompts"].unique(return_inverse=True)[1]
@@ -164,13 +169,13 @@ class RFTTrainer:
             "rft/unique": float(len(chosen)),
         }
 
-    def imitate(self, chosen: Trajectories) -> Metrics:
+    def imitate(self, chosen: Round) -> Metrics:
         """Make one pass over the chosen responses, as supervised fine-tuning does over demonstrations."""
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
         step = self.num_rounds * config.improve_steps + self.num_improved
         seed = self.run.config.run.seed * 1_000_003 + step
         self.updater.clock.spread(-(-len(chosen) // config.batch_size))
-        for minibatch in minibatches(chosen.to(self.run.ranks.device), config.batch_size, seed=seed):
+        for minibatch in chosen.to(self.run.ranks.device).minibatches(config.batch_size, seed=seed):
             self.updater.accumulate(
                 minibatch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )

@@ -1,4 +1,4 @@
-"""From a batch to an optimizer step: minibatches, metrics, optimizers, learning-rate schedules."""
+"""From a batch to an optimizer step: metrics, optimizers, learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
-    from rlcore.optim.updater import Loss, Meter, Updater, micro_batches, minibatches, put_through
+    from rlcore.optim.updater import Loss, Meter, Updater
 
 __all__ = [
     "Loss",
     "Meter",
     "Updater",
-    "micro_batches",
-    "minibatches",
-    "put_through",
 ]
 
 _HOMES = {

@@ -1,6 +1,6 @@
 """The update of a policy: backward passes of micro-batches, gradient clipping, optimizer step, schedule.
 
-Also in this file: minibatches and micro-batches, into which a batch is cut, and averages of metrics over them.
+Also in this file: averages of metrics over micro-batches.
 """
 
 from __future__ import annotations
@@ -19,116 +19,13 @@ from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.ops import eval_mode
 from rlcore.optim.optimization import BuiltOptions, Optimization, Optimizers, ScheduleClock, with_rate
-from rlcore.profiling import phase, timed, timed_each
+from rlcore.profiling import phase, timed
 from rlcore.protocols import Learner, Policy, Sharding
 from rlcore.ranks import Ranks
+from rlcore.ranks.rounds import Round, micro_batches
 from rlcore.settings import OptimizerConfig
 from rlcore.sharding.whole import WholeModel, by_block
-from rlcore.types import Metrics, Sample, Trajectories, grouped, stack_samples, to_device
-
-
-@timed_each("batches")
-def minibatches(batch: Trajectories, size: int, *, seed: int, group: int = 1) -> Iterator[Trajectories]:
-    """Yield the sequences of `batch` in random order, `size` at a time; the last minibatch may be smaller.
-
-    Args:
-        batch: the whole round, the same on all ranks.
-        size: sequences on all ranks together, a multiple of `group`.
-        seed: decides the order; the same on all ranks.
-        group: so many consecutive sequences stay together, in their order.
-
-    Raises:
-        ValueError: the batch or `size` is not a multiple of `group`.
-    """
-    count = _count_groups(len(batch), group)
-    if size % group:
-        raise ValueError(f"minibatches of {size} sequences: must be a multiple of {group}, the size of a group")
-    generator = torch.Generator().manual_seed(seed)
-    for index in to_device(torch.randperm(count, generator=generator), batch.tokens.device).split(size // group):
-        yield batch.rows(grouped(index, group))
-
-
-@timed_each("batches")
-def micro_batches(
-    batch: Trajectories, size: int, ranks: Ranks, *, tokens: int = 0, group: int = 1
-) -> Iterator[tuple[Trajectories, bool]]:
-    """Yield this rank's share of `batch` in parts, each as wide as it needs to be, and whether each is the last.
-
-    A batch that is cut is sorted by length first, descending: sequences of a part are then of about one length, and the
-    first part needs the most memory. A loss that is a sum over tokens is the same in any order. One that compares
-    sequences with each other, as a preference loss compares pairs, names the size of its groups.
-
-    Every rank yields equally often, so that collective operations meet.
-
-    Args:
-        batch: the same on all ranks.
-        size: sequences of a part at the most; 0 sets no bound.
-        ranks: this process's place among the others.
-        tokens: tokens of a part at the most, counted as its sequences times the longest of them; 0 sets no bound.
-        group: so many consecutive sequences stay together, in their order, and are sorted by the longest of them. A
-            group that exceeds a bound is a part of its own.
-
-    Raises:
-        ValueError: the batch is not a multiple of `group`.
-    """
-    count = _count_groups(len(batch), group)
-    if not tokens and (not size or size >= -(-count // ranks.world) * group):
-        yield ranks.take_share(batch, group=group), True
-        return
-    lengths = batch.lengths.view(count, group).amax(1)
-    order = lengths.argsort(descending=True, stable=True)
-    share = ranks.take_share(batch.rows(grouped(order, group)), group=group)
-    # Sorted groups are dealt in turn, so the first rank's are the longest: cut by these, all parts keep the bounds.
-    longest: list[int] = lengths[order][:: ranks.world].tolist()
-    if count % ranks.world:  # the prompts of the longest group stand in at the end of other ranks' shares
-        longest[-1] = max(longest[-1], int(batch.prompt_lengths[grouped(order[:1], group)].max()))
-    parts = torch.arange(len(longest), device=share.tokens.device).split(_cut(longest, size, tokens, group))
-    for i, index in enumerate(parts):
-        yield share.rows(grouped(index, group)), i == len(parts) - 1
-
-
-def put_through(
-    batch: Trajectories, change: Callable[[Trajectories], Trajectories], size: int, *, tokens: int = 0
-) -> Trajectories:
-    """Apply a function to a batch part by part, as `micro_batches` cuts it; return the results in the original order.
-
-    Args:
-        batch: this rank's own sequences.
-        change: returns the sequences of a part with other columns, in the same order.
-        size: sequences of a part at the most; 0 sets no bound.
-        tokens: tokens of a part at the most, padding included; 0 sets no bound.
-    """
-    if not tokens and (not size or size >= len(batch)):
-        return change(batch)
-    with phase("batches"):
-        lengths = batch.lengths
-        order = lengths.argsort(descending=True, stable=True)
-        parts = order.split(_cut(lengths[order].tolist(), size, tokens))
-    changed = []
-    for index in parts:
-        with phase("batches"):
-            part = batch.rows(index)
-        changed.append(change(part))
-    with phase("batches"):
-        return Trajectories.concat(changed).rows(order.argsort())
-
-
-def _cut(lengths: Sequence[int], size: int, tokens: int, group: int = 1) -> list[int]:
-    """Return the number of groups in each part, given the longest sequence of each group, descending."""
-    sizes, widest = [0], 0
-    for length in lengths:
-        widest, count = max(widest, length), (sizes[-1] + 1) * group
-        if sizes[-1] and ((size and count > size) or (tokens and count * widest > tokens)):
-            sizes.append(0)
-            widest = length
-        sizes[-1] += 1
-    return sizes
-
-
-def _count_groups(count: int, group: int) -> int:
-    if count % group:
-        raise ValueError(f"a batch of {count} sequences: must be a multiple of {group}, the size of a group")
-    return count // group
+from rlcore.types import Metrics, Sample, Trajectories, stack_samples
 
 
 class Meter:
@@ -294,7 +191,7 @@ class Updater:
 
     def accumulate(
         self,
-        batch: Trajectories,
+        batch: Trajectories | Round,
         loss: Loss,
         meter: Meter | None = None,
         *,
@@ -306,7 +203,7 @@ class Updater:
         """Add the gradient of a batch's mean loss, one micro-batch after another.
 
         Args:
-            batch: the same on all ranks.
+            batch: a round, or sequences that every rank holds.
             loss: returns the losses of a part, one for each chosen token (float[B, T]; other entries may be anything),
                 each sequence (float[B]) or each group (float[B / group]), and metrics of the same shape. If one of
                 these numbers is not finite where it counts, the gradient becomes NaN, and `step` is skipped.
@@ -326,7 +223,7 @@ class Updater:
                 unit = 0 if losses.dim() == 2 else len(part) // len(losses)
                 counted = _counted(part, unit)
                 if count is None:
-                    total = (_counted(batch, unit) if unit else batch.num_actions).sum()
+                    total = ((batch.num_actions > 0).view(-1, unit).any(1) if unit else batch.num_actions).sum()
                 # The reduction: a sum over chosen tokens (or sequences, or groups), divided by their number in the
                 # whole batch on all ranks; never a mean of micro-batch means.
                 sound = ops.soundness(counted, losses, *metrics.values())

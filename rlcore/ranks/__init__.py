@@ -22,9 +22,6 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from torch import Tensor
 
 from rlcore.errors import ConfigError, RanksError
-from rlcore.profiling import phase
-from rlcore.ranks.trajectory_bytes import header, layout, num_bytes, pack, unpack
-from rlcore.types import Trajectories, grouped, tensor_on
 
 SHARDING = {
     "ACCELERATE_USE_FSDP": "FSDP",
@@ -302,7 +299,7 @@ class Ranks:
     def gather(self, values: list[Any]) -> list[Any]:
         """Return the concatenated lists of all processes, in the order of ranks.
 
-        Values are pickled, and every process receives those of all: arrays belong into `gather_batch` or `sum`.
+        Values are pickled, and every process receives those of all: arrays of rows belong into a `Round`.
         """
         if self.world == 1:
             return values
@@ -323,62 +320,8 @@ class Ranks:
 
         With `group`, so many consecutive items stay together, and groups are dealt in this way; `count` is a multiple.
         """
-        return self._dealt(self.rank, count // group, group)
-
-    def gather_batch(self, batch: Trajectories, *, group: int = 1) -> Trajectories:
-        """Return the whole batch, in its original order, from the shares of all processes, dealt by `share`.
-
-        Raises:
-            RanksError: the batches of two processes have different columns.
-        """
-        if self.world == 1:
-            return batch
-        with phase("gather"):
-            whole = Trajectories.concat(self._exchange(batch.to(self.device)))
-            count = len(whole) // group
-            rows = [row for rank in range(self.world) for row in self._dealt(rank, count, group)]
-            return whole.rows(tensor_on(self.device, rows).argsort())
-
-    def _exchange(self, batch: Trajectories) -> list[Trajectories]:
-        """Return the batches of all processes, which exchange two tensors: the sizes, and the bytes."""
-        headers = [each.tolist() for each in self._all_gather(tensor_on(self.device, header(batch)))]
-        if len({checksum for *_, checksum in headers}) > 1:
-            layouts = "; ".join(f"process {rank}: {each}" for rank, each in enumerate(self.gather([layout(batch)])))
-            raise RanksError(f"the columns of a round differ between processes: {layouts}; return the same on all")
-        packed, room = pack(batch), max(num_bytes(batch, numbers) for numbers in headers)
-        received = self._all_gather(torch.nn.functional.pad(packed, (0, room - len(packed))))
-        return [unpack(part, batch, numbers) for part, numbers in zip(received, headers, strict=True)]
-
-    def _all_gather(self, array: Tensor) -> list[Tensor]:
-        """Return the arrays of all processes, which have the same shape and dtype."""
-        every = [torch.empty_like(array) for _ in range(self.world)]
-        with self.collective("gather_batch"):
-            torch.distributed.all_gather(every, array)
-        return every
-
-    def _dealt(self, rank: int, count: int, group: int) -> list[int]:
-        return [row for each in range(rank, count, self.world) for row in range(each * group, (each + 1) * group)]
-
-    def take_share(self, batch: Trajectories, *, group: int = 1) -> Trajectories:
-        """Return this process's rows of a batch that every process holds; all processes receive equally many rows.
-
-        Groups of `group` consecutive rows are distributed round-robin. If they do not divide evenly, some processes
-        receive the prompts of the first group as filler rows, without chosen tokens, so that they add nothing to sums.
-        """
-        if self.world == 1:
-            return batch
-        count = len(batch) // group
-        size = -(-count // self.world)
-
-        def rows_of(rank: int) -> Tensor:
-            index = torch.tensor([*range(rank, count, self.world), 0][:size], device=batch.tokens.device)
-            return grouped(index, group)
-
-        mine, real = batch.dealt(rows_of, self.rank), len(self.share(count)) * group
-        if real < size * group:
-            mine.mask[real:] &= mine.action_mask[real:].cumsum(1) == 0
-            mine.action_mask[real:] = False
-        return mine
+        groups = range(self.rank, count // group, self.world)
+        return [row for each in groups for row in range(each * group, (each + 1) * group)]
 
     def wait(self) -> None:
         """Wait until every process has called this."""

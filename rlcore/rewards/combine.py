@@ -22,7 +22,7 @@ from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.calls import Call
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.rewards.values import LARGEST_REWARD, read_rewards
-from rlcore.types import Episodes, Prompt, Trajectories
+from rlcore.types import Episodes, Prompt, Trajectories, tensor_on
 
 
 @attrs.frozen(eq=False)
@@ -233,6 +233,13 @@ class Scored:
     times: Mapping[str, float] = attrs.field(factory=dict)
     numbers: Mapping[str, Sequence[float | None]] = attrs.field(factory=dict)
 
+    @classmethod
+    def of_nothing(cls, rewards: Rewards | None, *, device: torch.device) -> Scored:
+        """Return the scores of no sequences, of a process that has no prompts of a round."""
+        names = rewards.names if rewards else ()
+        times = {"time/sample_s": 0.0, "time/score_s": 0.0}
+        return cls([], torch.zeros(0, device=device), None, {name: [] for name in names}, times)
+
     @property
     def totals(self) -> list[float | None]:
         """Return the B scores as numbers; None for a sequence for which every reward function returned None."""
@@ -242,6 +249,15 @@ class Scored:
             if all(value is None for value in values):
                 totals[i] = None
         return totals
+
+    @property
+    def columns_by_name(self) -> dict[str, Tensor]:
+        """Return the scores of each function, `reward/NAME` (float64[B]), and which are known, `has_reward/NAME`."""
+        columns, device = dict[str, Tensor](), self.scores.device
+        for name, scores in self.by_name.items():
+            columns[f"reward/{name}"] = tensor_on(device, [x or 0.0 for x in scores], torch.float64)
+            columns[f"has_reward/{name}"] = tensor_on(device, [x is not None for x in scores], torch.bool)
+        return columns
 
     def by_source(self, prompts: Sequence[Prompt]) -> Scored:
         """Return the scores with `numbers` for each source of a mixture, such as `reward/mean/web`."""

@@ -1,92 +1,11 @@
-"""Gather a round of responses from all processes, and its metrics."""
+"""Metrics of a round of responses, and signs that it is no sample of the policy that learns from it."""
 
 from __future__ import annotations
 
-import attrs
-import torch
-
-from rlcore.errors import RewardError
 from rlcore.logging import get_logger
-from rlcore.ranks import Ranks
-from rlcore.rewards.combine import Scored
+from rlcore.ranks.rounds import Round
 from rlcore.training.run import Run
-from rlcore.types import Metrics, Trajectories
-
-HAS_SCORE = "has_score"
-"""Column of `gather_round`: bool[B], True for responses to which a reward function gave a number."""
-
-
-def gather_round(
-    run: Run, batch: Trajectories, scored: Scored, *, at_least: int = 1, group: int = 1
-) -> tuple[Trajectories, Metrics]:
-    """Return the responses of a round that have a score, from all processes, and the metrics of the whole round.
-
-    A response for which every reward function returned None has no score: it is left out, and counted in the metric
-    `reward/unscored`. In groups it stays, so that all groups have one size, and the column `has_score` is False for it.
-
-    Args:
-        run: the run.
-        batch: this rank's share of the round, with any columns.
-        scored: the same responses as `run.rollout` or `run.sampling.score` returned them.
-        at_least: responses with a score that the trainer needs.
-        group: so many consecutive responses were dealt together (`Ranks.share`).
-
-    Returns:
-        The responses, with the column `scores`, in the same order on every rank; the metrics of `rollout_metrics`.
-
-    Raises:
-        RewardError: fewer than `at_least` responses have a score.
-    """
-    run.sampling.check_round()
-    has_score = torch.tensor(
-        [score is not None for score in scored.totals], dtype=torch.bool, device=batch.tokens.device
-    )
-    batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores, **{HAS_SCORE: has_score}), group=group)
-    metrics, kept = rollout_metrics(batch, scored, run.ranks), batch[HAS_SCORE]
-    num_kept = int(kept.sum())
-    if num_kept < at_least:
-        raise RewardError(
-            f"step {run.step + 1}: {len(batch) - num_kept} of {len(batch)} responses have no score, and "
-            f"{run.config.trainer.get('name')} learns from at least {at_least}: the reward functions gave None for "
-            "them, or their episodes failed; give some responses a number"
-        )
-    if group > 1:
-        return batch, metrics
-    batch = attrs.evolve(batch, columns={name: each for name, each in batch.columns.items() if name != HAS_SCORE})
-    return batch if num_kept == len(batch) else batch.rows(kept), metrics
-
-
-def rollout_metrics(batch: Trajectories, scored: Scored, ranks: Ranks) -> Metrics:
-    """Return the metrics of a round of responses.
-
-    Args:
-        batch: the whole round, the same on all ranks, with the column `scores`; with a column `has_score`, bool[B], the
-            scores of other responses are not counted.
-        scored: this rank's share as `run.rollout` returned it. With several reward functions, `reward/<name>` is the
-            mean of each over the responses to which it applies.
-        ranks: the means of single functions are taken over all of them.
-    """
-    scores, by_name = batch["scores"], scored.by_name
-    if HAS_SCORE in batch and not bool(batch[HAS_SCORE].all()):
-        scores = scores[batch[HAS_SCORE]]
-    metrics: Metrics = {}
-    if len(scores):
-        metrics = {
-            "reward/mean": float(scores.mean()),
-            "reward/std": float(scores.std(correction=0)),
-            "reward/min": float(scores.min()),
-            "reward/max": float(scores.max()),
-        }
-    # A process may lack some, or all, of the metrics of episodes.
-    names = sorted(set(ranks.gather(list(scored.numbers))))
-    return {
-        **metrics,
-        "reward/unscored": float(len(batch) - len(scores)),
-        "response/length_mean": float(batch.num_actions.float().mean()),
-        "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
-        **(ranks.average({name: scored.numbers.get(name, []) for name in names}) if names else {}),
-        **{f"reward/{name}": mean for name, mean in (ranks.average(by_name) if len(by_name) > 1 else {}).items()},
-    }
+from rlcore.types import Metrics
 
 
 def warn_of_bias(run: Run) -> None:
@@ -113,3 +32,67 @@ def warn_of_bias(run: Run) -> None:
             "while training (those of gen may be set in eval.gen, for evaluations)",
             because=", ".join(name for name, is_set in found.items() if is_set),
         )
+
+
+def weight_metrics(batch: Round) -> Metrics:
+    """Return the metrics of the column `is_weights` over all chosen tokens of a round, if it has one; collective."""
+    rows = batch.own
+    if "is_weights" not in rows:
+        return {}
+    is_empty, weights = not bool(batch.num_actions.any()), rows["is_weights"]
+    return {
+        "is/weight_mean": 0.0 if is_empty else batch.mean(weights),
+        "is/masked_fraction": 0.0 if is_empty else batch.mean(weights == 0),
+    }
+
+
+GAP, LOW_PRECISION_GAP = 1e-3, 5e-2
+"""Mean distance of the sampler's log-probs from the learner's, in nats, above which they count as different."""
+IMPROBABLE = -20.0
+"""Sum of log-ratios of a round that samples of the policy fall short of with a probability of at most e^-20."""
+PER_SAMPLE = -0.1
+"""Mean of that sum over the samples below which it is more than rounding."""
+
+
+def rollout_health(run: Run, batch: Round) -> Metrics:
+    """Warn, once in a run, if a round seems to be sampled from another policy than the one that learns.
+
+    Two signs are checked: the sampler's own log-probs differ from the learner's; and the estimate of the KL to the
+    reference, the sum of log(pi / ref) over the chosen tokens, is far below zero. Since E[ref / pi] = 1 for samples of
+    pi, such a sum is below -a with a probability of at most e^-a (Markov's inequality).
+
+    Args:
+        run: the run.
+        batch: the round, with the column `logprobs` (the learner's) and, as far as they are known, `sampler_logprobs`
+            (the sampler's own) and `ref_logprobs` (the reference's), all at the sampling temperature.
+
+    Returns:
+        `is/logprob_gap`, the mean absolute difference of the sampler's and the learner's log-probs, if both are known.
+    """
+    rows, metrics = batch.own, Metrics()
+    if "sampler_logprobs" in rows:
+        gap = batch.mean((rows["logprobs"] - rows["sampler_logprobs"]).abs())
+        metrics["is/logprob_gap"] = gap
+        check_logprob_gap(run, gap)
+    if "ref_logprobs" in rows:
+        total = float(batch.sums(rows["logprobs"] - rows["ref_logprobs"]).sum())
+        if not _lags(run) and total < IMPROBABLE and total < PER_SAMPLE * len(batch):
+            run.warn_once(
+                "sampling", "the mean KL to the reference is far below 0, which samples of the policy that learns do "
+                "not give: does the sampler keep old weights (policy.version)?", kl_mean=total / len(batch),
+            )  # fmt: skip
+    return metrics
+
+
+def check_logprob_gap(run: Run, gap: float) -> None:
+    """Warn, once in a run, if a mean distance of the sampler's log-probs from the learner's, in nats, is too large."""
+    if not _lags(run) and not gap <= (GAP if run.models.is_full_precision else LOW_PRECISION_GAP):  # NaN warns too
+        run.warn_once(
+            "sampling", "the sampler's log-probs are not those of the policy that learns: does the sampler keep old "
+            "weights (policy.version), or another temperature?", mean_gap=gap,
+        )  # fmt: skip
+
+
+def _lags(run: Run) -> bool:
+    """Return whether the sampler has older weights on purpose (`run.asynchronous`)."""
+    return bool(getattr(run.sampling.sampler, "lags", False))

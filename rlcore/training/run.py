@@ -18,7 +18,7 @@ from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
 from rlcore.protocols import Learner, Policy, RolloutStore, SequenceScorer, Sharding
 from rlcore.ranks import Ranks
-from rlcore.rewards.combine import Scored
+from rlcore.ranks.rounds import Round
 from rlcore.settings import OptimizerConfig, TrainConfig
 from rlcore.training.models import Models
 from rlcore.training.progress import Closing, Progress
@@ -150,9 +150,17 @@ class Run:
         """Return the temperature of the policy that samples and learns, for `policy.score(..., temperature=...)`."""
         return self.config.gen.policy_temperature
 
-    def rollout(self, prompts: Sequence[Prompt], *, group: int = 1) -> tuple[Trajectories, Scored]:
-        """Continue each prompt once and score the continuations (`Sampling.rollout`)."""
-        return self.sampling.rollout(prompts, group=group)
+    def rollout(self, prompts: Sequence[Prompt], *, group: int = 1, at_least: int = 1) -> Round:
+        """Sample `group` responses to each prompt of a round and score them (`Sampling.rollout`)."""
+        return self.sampling.rollout(prompts, group=group, at_least=at_least)
+
+    def round(self, rows: Trajectories) -> Round:
+        """Return the round of which the rollout store of each process has kept its rows."""
+        return Round.of(self.ranks, rows.to(self.ranks.device))
+
+    def deal(self, rows: Trajectories) -> Round:
+        """Return the round of rows that every process holds, of which each process keeps its share."""
+        return Round.dealt(self.ranks, rows)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Call `evaluation` at each evaluation, on every rank, and log its metrics under `eval/`.

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import torch
 from torch import Tensor
 
-from rlcore.errors import Diverged
+from rlcore import ops
+from rlcore.errors import Diverged, RewardError
 from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import Divisible, Sampler
 from rlcore.ranks import Ranks
+from rlcore.ranks.rounds import ROW, Round
 from rlcore.rewards.combine import Scored, Scorer
 from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig, TrainConfig
@@ -22,7 +24,11 @@ from rlcore.training.models import Models
 from rlcore.training.progress import Progress
 from rlcore.training.rollout import Rollouts, collect, overlaps
 from rlcore.training.run_data import RunData
-from rlcore.types import Episodes, Prompt, Trajectories, to_device
+from rlcore.types import Episodes, Metrics, Prompt, Trajectories, tensor_on, to_device
+
+T = TypeVar("T")
+HAS_SCORE = "has_score"
+"""Column of groups: bool[B], True for responses to which a reward function gave a number."""
 
 
 @attrs.define(eq=False, kw_only=True, slots=False)
@@ -191,18 +197,77 @@ class Sampling:
         rewards = self._data.reward_fn.score(prompts, outputs, where=where)
         return Scored([""] * len(prompts), torch.tensor(rewards.totals, dtype=torch.float32), None, rewards.by_name)
 
-    def rollout(self, prompts: Sequence[Prompt], *, group: int = 1) -> tuple[Trajectories, Scored]:
-        """Call `sample` and `score`, at the same time if `run.overlap_rewards` is set.
+    def dealt(self, prompts: Sequence[T], *, group: int = 1) -> list[T]:
+        """Return this process's share of the prompts of a round, or of anything else, each `group` times."""
+        return [prompts[row // group] for row in self._ranks.share(len(prompts) * group, group=group)]
+
+    def rollout(self, prompts: Sequence[Prompt], *, group: int = 1, at_least: int = 1) -> Round:
+        """Sample `group` responses to each prompt, and score them, while others are sampled if `run.overlap_rewards`.
+
+        A response for which every reward function returned None has no score: it is left out, and counted in the metric
+        `reward/unscored`. In groups it stays, so that all groups have one size.
 
         Args:
-            prompts: this rank's prompts.
-            group: so many consecutive prompts are the same, and dealt together (`Ranks.share`); rollouts.jsonl numbers
-                the groups.
+            prompts: those of the whole round, the same on all processes, each of which samples its share.
+            group: so many consecutive rows of the round continue the same prompt.
+            at_least: responses with a score that the trainer needs; 0 keeps those without a score.
+
+        Returns:
+            The responses, with the columns of the sampler, `prompt` (long[B], the index in `prompts`), `scores`
+            (float32[B]) and, if reward functions return rewards of tokens, `dense` (float32[K, T]). Groups have the
+            columns `has_score` (bool[B]) and, of each reward function, `reward/NAME` (float64[B]) and
+            `has_reward/NAME` (bool[B]). `metrics` has those of scores and lengths, and the times.
+
+        Raises:
+            RewardError: fewer than `at_least` responses have a score, or a reward function failed.
         """
-        sample = partial(self.sample, group=group)
-        batch, scored = collect(sample, self._scorer(), prompts, overlap=self._overlaps)
-        self.rollouts.add(prompts, batch, scored, group=group)
-        return batch.plain if isinstance(batch, Episodes) else batch, scored.by_source(prompts)
+        own = self.dealt(prompts, group=group)
+        if own:
+            sample = partial(self.sample, group=group)
+            batch, scored = collect(sample, self._scorer(), own, overlap=self._overlaps)
+        else:  # it draws the seed of the round, and completes the weights, as the others do
+            self.row_seeds(0)
+            self.prepare(own)
+            batch = Trajectories.stack([], []).to(self._ranks.device)
+            scored = Scored.of_nothing(self._data.reward_fn, device=self._ranks.device)
+        self.rollouts.add(own, batch, scored, group=group)
+        batch = batch.plain if isinstance(batch, Episodes) else batch
+        return self.form_round(batch, scored.by_source(own), group=group, at_least=at_least)
+
+    def form_round(self, batch: Trajectories, scored: Scored, *, group: int = 1, at_least: int = 1) -> Round:
+        """Return the round of responses that this process and the others have sampled and scored, as `rollout` does.
+
+        Args:
+            batch: the responses of this process, to its share of the prompts.
+            scored: their scores.
+            group: as of `rollout`.
+            at_least: as of `rollout`.
+
+        Raises:
+            RewardError: fewer than `at_least` responses have a score.
+        """
+        self.check_round()
+        ranks, device, columns = self._ranks, batch.tokens.device, {"scores": scored.scores}
+        known = tensor_on(device, [score is not None for score in scored.totals], torch.bool)
+        if group > 1:
+            columns |= {HAS_SCORE: known, **scored.columns_by_name}
+        if ranks.any(scored.dense is not None):
+            last = ops.place_last(scored.scores, batch.action_mask)
+            columns["dense"] = last if scored.dense is None else scored.dense
+        rows = tensor_on(device, ranks.share(-(-len(batch) // group) * group * ranks.world, group=group))
+        columns |= {"prompt": rows // group, **({ROW: rows} if ranks.world > 1 else {})}
+        found = Round.of(ranks, batch.with_columns(**columns))
+        known = found.all(known)
+        num_known = int(known.sum())
+        if num_known < at_least:
+            raise RewardError(
+                f"step {self._progress.step + 1}: {len(found) - num_known} of {len(found)} responses have no score, "
+                f"and {self._config.trainer.get('name')} learns from at least {at_least}: the reward functions gave "
+                "None for them, or their episodes failed; give some responses a number"
+            )
+        found = attrs.evolve(found, metrics=_metrics(found, known, scored))
+        is_whole = group > 1 or not at_least or num_known == len(found)
+        return found if is_whole else found.rows(known)
 
     def _scorer(self, stop_sequences: Sequence[str] | None = None, where: str = "") -> Scorer:
         stops = self._config.gen.stop_sequences if stop_sequences is None else stop_sequences
@@ -228,3 +293,35 @@ class Sampling:
         is_policy = gen.is_plain and self.logit_mask is None and not low_precision
         is_exact = bool(getattr(self.sampler, "exact_logprobs", False))
         return gen.reused_logprobs and is_policy and self._models.is_full_precision and is_exact
+
+
+def _metrics(batch: Round, known: Tensor, scored: Scored) -> Metrics:
+    """Return the metrics of a round, the same on all processes; those of scores are over responses that have one.
+
+    Args:
+        batch: the round, with all responses.
+        known: bool[B], whether each has a score.
+        scored: those of this process. With several reward functions, `reward/<name>` is the mean of each over the
+            responses to which it applies.
+    """
+    by_name, ranks = scored.by_name, batch.ranks
+    scores = batch["scores"] if bool(known.all()) else batch["scores"][known]
+    metrics: Metrics = {}
+    if len(scores):
+        metrics = {
+            "reward/mean": float(scores.mean()),
+            "reward/std": float(scores.std(correction=0)),
+            "reward/min": float(scores.min()),
+            "reward/max": float(scores.max()),
+        }
+    # A process may lack some, or all, of the metrics of episodes.
+    names = sorted(set(ranks.gather(list(scored.numbers))))
+    return {
+        **metrics,
+        "reward/unscored": float(len(batch) - len(scores)),
+        "response/length_mean": float(batch.num_actions.float().mean()),
+        "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
+        **(ranks.average({name: scored.numbers.get(name, []) for name in names}) if names else {}),
+        **{f"reward/{name}": mean for name, mean in (ranks.average(by_name) if len(by_name) > 1 else {}).items()},
+        **scored.times,
+    }

@@ -110,10 +110,6 @@ class Trajectories:
         """Return the sequences at `index` (long[K] or bool[B]), trimmed."""
         return self.each(itemgetter(index)).trim()
 
-    def dealt(self, rows_of: Callable[[int], Tensor], rank: int) -> Trajectories:
-        """Return the sequences that are dealt to a rank, at `rows_of(rank)`; all ranks call this together."""
-        return self.rows(rows_of(rank))
-
     def split(self, size: int) -> Iterator[Trajectories]:
         """Yield consecutive groups of at most `size` sequences, each trimmed."""
         for index in torch.arange(len(self), device=self.tokens.device).split(size):

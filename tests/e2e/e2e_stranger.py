@@ -39,22 +39,15 @@ class Climb:
         self.updater = run.updater(self._policy, config.optimizer)
 
     def steps(self) -> Iterator[dict[str, float]]:
-        from rlcore.training import gather_round
-
         while True:
-            indices = self.order.take(self.config.rollouts)
-            prompts = [self.run.prompts[indices[i]] for i in self.run.ranks.share(len(indices))]
-            batch, scored = self.run.rollout(prompts)
-            batch, metrics = gather_round(self.run, batch, scored)
-            self.run.observers.on_rollout(self.run, batch)
-            yield metrics | {"loss/total": self.learn(batch)}
+            batch = self.run.rollout([self.run.prompts[i] for i in self.order.take(self.config.rollouts)])
+            self.run.observers.on_rollout(self.run, batch.own)
+            yield batch.metrics | {"loss/total": self.learn(batch)}
 
     def learn(self, batch: Any) -> float:
         """Make an optimizer step, two responses of each rank in a pass, and return the loss over all ranks."""
-        from rlcore.training import micro_batches
-
         loss, total = 0.0, batch.num_actions.sum()
-        for part, last in micro_batches(batch, 2, self.run.ranks):
+        for part, last in batch.micro_batches(2):
             with self.updater.exchanging(last):
                 outputs = self._policy.score(part, temperature=self.run.temperature)
                 error = part["scores"][:, None] - outputs.values

@@ -76,7 +76,7 @@ def data(trainer: Any) -> Trajectories:
     if hasattr(trainer, "grow"):
         trainer.grow()
         trainer.num_improved = 0
-        return trainer.select()[0]
+        return trainer.select()[0].own
     if hasattr(trainer, "rollout"):
         trainer.rollout()
         batch: Trajectories = trainer.store.take()
@@ -97,7 +97,7 @@ def learn(trainer: Any, batch: Trajectories, monkeypatch: pytest.MonkeyPatch) ->
         if hasattr(trainer, "rollout"):
             metrics = trainer.update(batch)
         elif hasattr(trainer, "imitate"):
-            metrics = trainer.imitate(batch)
+            metrics = trainer.imitate(trainer.run.deal(batch))
         elif hasattr(trainer, "returns"):
             meter, config = Meter(trainer.run.ranks), trainer.config
             trainer.updater.accumulate(
@@ -195,10 +195,12 @@ def test_padding_changes_no_advantage(make_trainer: Make, tiny_gpt2: PreTrainedM
     shaped = ("rewards", "advantages", "returns")
     given = batch.with_only(*(name for name in batch.columns if name not in shaped))
     scale = copy.copy(trainer.scale)
-    ours, metrics = trainer._shaped(given)
+    found, metrics = trainer._shaped(trainer.run.round(given))
+    ours = found.own
     for where, layout in layouts(given, garbage=7.0):
         trainer.scale = copy.copy(scale)
-        other, others = trainer._shaped(layout)
+        found, others = trainer._shaped(trainer.run.round(layout))
+        other = found.own
         for name in shaped:
             assert torch.allclose(ours[name][ours.action_mask], other[name][other.action_mask], atol=1e-6), (
                 name,

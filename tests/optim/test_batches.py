@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
-from rlcore.optim.updater import micro_batches, minibatches, put_through
 from rlcore.ranks import Ranks
+from rlcore.ranks.rounds import Round, micro_batches, share_of
 from rlcore.types import Trajectories
 
 
@@ -12,12 +14,18 @@ def numbered(count: int) -> Trajectories:
     return Trajectories.stack([[i, i] for i in range(count)], [[False, True]] * count)
 
 
+def cut(batch: Trajectories, size: int, *, seed: int, group: int = 1) -> Iterator[Trajectories]:
+    """Yield the rows of the minibatches of a round."""
+    for part in Round.of(Ranks(), batch).minibatches(size, seed=seed, group=group):
+        yield part.own
+
+
 def firsts(parts: list[Trajectories]) -> list[list[int]]:
     return [part.tokens[:, 0].tolist() for part in parts]
 
 
 def test_minibatches_visit_every_sequence_once_and_the_last_may_be_smaller() -> None:
-    parts = firsts(list(minibatches(numbered(10), 4, seed=0)))
+    parts = firsts(list(cut(numbered(10), 4, seed=0)))
     assert [len(part) for part in parts] == [4, 4, 2]
     assert sorted(sum(parts, [])) == list(range(10))  # noqa: RUF017  three short lists
     assert sum(parts, []) != list(range(10))  # noqa: RUF017
@@ -25,14 +33,14 @@ def test_minibatches_visit_every_sequence_once_and_the_last_may_be_smaller() -> 
 
 def test_the_seed_decides_the_minibatches_and_nothing_else_does() -> None:
     torch.manual_seed(0)
-    first = firsts(list(minibatches(numbered(20), 5, seed=7)))
+    first = firsts(list(cut(numbered(20), 5, seed=7)))
     torch.manual_seed(1)
-    assert firsts(list(minibatches(numbered(20), 5, seed=7))) == first
-    assert firsts(list(minibatches(numbered(20), 5, seed=8))) != first
+    assert firsts(list(cut(numbered(20), 5, seed=7))) == first
+    assert firsts(list(cut(numbered(20), 5, seed=8))) != first
 
 
 def test_a_minibatch_larger_than_the_batch_is_the_batch() -> None:
-    assert [len(part) for part in minibatches(numbered(3), 8, seed=0)] == [3]
+    assert [len(part) for part in cut(numbered(3), 8, seed=0)] == [3]
 
 
 def ragged(*lengths: int) -> Trajectories:
@@ -110,7 +118,7 @@ def test_rows_processed_in_parts_are_returned_in_their_order() -> None:
         seen.append(part["number"].tolist())
         return part.with_columns(marked=part["number"] * 10, each=part.tokens * 2)
 
-    changed = put_through(batch, mark, 2, tokens=12)
+    changed = Round.of(Ranks(), batch).map(mark, size=2, tokens=12).own
     assert seen == [[1], [4], [3, 5], [0, 2]]
     assert changed["marked"].tolist() == [0, 10, 20, 30, 40, 50]
     assert torch.equal(changed.tokens, batch.tokens)
@@ -128,7 +136,7 @@ def test_a_short_share_of_a_rank_is_filled_with_a_row_of_prompt_tokens_only() ->
     ranks.rank, ranks.world = 1, 2
     chosen = [[False, False, True, True], [False, True], [False, True, True]]
     batch = Trajectories.stack([[1, 2, 3, 4], [5, 6], [7, 8, 9]], chosen)
-    share = ranks.take_share(batch)
+    share = share_of(batch, ranks)
     assert [row[mask].tolist() for row, mask in zip(share.tokens, share.mask, strict=True)] == [[5, 6], [1, 2]]
     assert share.action_tokens == [[6], []]
     assert batch.num_actions.tolist() == [2, 1, 2]
@@ -184,7 +192,7 @@ def test_ranks_share_whole_groups_within_bounds(world: int, size: int, tokens: i
 
 
 def test_minibatches_shuffle_groups_and_not_what_is_in_them() -> None:
-    parts = list(minibatches(ragged(*range(2, 14)), 4, seed=0, group=2))
+    parts = list(cut(ragged(*range(2, 14)), 4, seed=0, group=2))
     numbers = pairs(parts)
     assert [len(part) for part in numbers] == [4, 4, 4]
     assert sorted(sum(numbers, [])) == list(range(12)) != sum(numbers, [])  # noqa: RUF017
@@ -194,6 +202,6 @@ def test_a_batch_or_a_minibatch_that_would_cut_a_group_is_refused() -> None:
     with pytest.raises(ValueError, match="a batch of 5 sequences: must be a multiple of 2"):
         next(micro_batches(numbered(5), 2, Ranks(), group=2))
     with pytest.raises(ValueError, match="a batch of 5 sequences: must be a multiple of 2"):
-        next(minibatches(numbered(5), 2, seed=0, group=2))
-    with pytest.raises(ValueError, match="minibatches of 3 sequences: must be a multiple of 2"):
-        next(minibatches(numbered(6), 3, seed=0, group=2))
+        next(cut(numbered(5), 2, seed=0, group=2))
+    with pytest.raises(ValueError, match="minibatches of 3 rows: must be a multiple of 2"):
+        next(cut(numbered(6), 3, seed=0, group=2))

@@ -289,12 +289,12 @@ def test_a_rank_whose_rewards_are_scores_takes_part_where_another_has_rewards_of
     trainer, asked = make_ppo(make_trainer, tiny_gpt2), []
     ranks = trainer.run.ranks
     ranks.any = lambda flag: asked.append(flag) or True
-    batch, scored = trainer.run.rollout(trainer.run.prompts)
-    dense = trainer._scored(batch, scored)["dense"]
+    found = trainer.run.rollout(trainer.run.prompts)
+    batch, dense = found.own, found.own["dense"]
     assert asked == [False]
     for i in range(len(batch)):
         (places,) = torch.nonzero(batch.action_mask[i], as_tuple=True)
-        expected = torch.zeros(batch.tokens.shape[1]).index_fill(0, places[-1], float(scored.scores[i]))
+        expected = torch.zeros(batch.tokens.shape[1]).index_fill(0, places[-1], float(batch["scores"][i]))
         assert torch.equal(dense[i], expected)
     trainer = make_ppo(make_trainer, copy.deepcopy(tiny_gpt2))
     trainer.run.ranks.any = lambda _: True

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.training import Run
+from rlcore.ranks import Ranks
+from rlcore.training import Round, Run, rollout_health
 from rlcore.types import Trajectories
-from rlcore_transformers.rounds import rollout_health
 
 
 def make_run(*, is_full_precision: bool = True, lags: bool = False) -> Any:
@@ -23,16 +23,17 @@ def make_run(*, is_full_precision: bool = True, lags: bool = False) -> Any:
     return run
 
 
-def make_batch(*, gap: float = 0.0, kl: float = 0.0, rows: int = 10) -> Trajectories:
+def make_batch(*, gap: float = 0.0, kl: float = 0.0, rows: int = 10) -> Round:
     """Return rows of 2 chosen tokens; `gap` is the sampler's distance at each, `kl` the log-ratio of each row."""
     batch = Trajectories.stack([[1, 2, 3]] * rows, [[False, True, True]] * rows)
     logprobs = torch.full((rows, 3), -1.0)
     logprobs[:, 0] = 999.0  # no chosen token
-    return batch.with_columns(
+    batch = batch.with_columns(
         logprobs=logprobs,
         sampler_logprobs=torch.full((rows, 3), -1.0 - gap),
         ref_logprobs=-1.0 - kl / 2 * torch.ones(rows, 3),
     )
+    return Round.of(Ranks(None), batch)
 
 
 @pytest.mark.parametrize(

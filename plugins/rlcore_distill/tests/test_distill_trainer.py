@@ -24,7 +24,8 @@ def test_the_share_of_the_policys_rows_is_exact_over_time(share: float) -> None:
 
 def test_rows_of_the_policy_continue_the_prompts_of_demonstrations(tmp_path: Path) -> None:
     trainer = make(tmp_path, options={"on_policy": 0.5})
-    batch, metrics = trainer.rows.next()
+    found, metrics = trainer.rows.next()
+    batch = found.own
     assert metrics["data/on_policy_fraction"] == 0.5
     assert "response/length_mean" in metrics
     assert not any(name.startswith("reward/") for name in metrics)
@@ -42,7 +43,7 @@ def test_rows_of_the_policy_continue_the_prompts_of_demonstrations(tmp_path: Pat
 
 def test_the_teachers_outputs_are_its_most_likely_tokens(tmp_path: Path) -> None:
     trainer = make(tmp_path, trainer="distill_prompts", options={"on_policy": 0.0, "divergence": "nll"})
-    batch = trainer.rows.next()[0]
+    batch = trainer.rows.next()[0].own
     plain = AutoModelForCausalLM.from_pretrained(teacher_folder())
     for tokens, mask, chosen in zip(batch.tokens, batch.mask, batch.action_mask, strict=True):
         row, start = tokens[mask], int(chosen[mask].nonzero()[0])
@@ -54,7 +55,7 @@ def test_the_teachers_outputs_are_its_most_likely_tokens(tmp_path: Path) -> None
 
 def test_the_sequence_loss_is_the_likelihood_of_the_teachers_tokens(tmp_path: Path) -> None:
     trainer = make(tmp_path, trainer="distill_prompts", options={"on_policy": 0.0, "divergence": "nll"})
-    batch = trainer.rows.next()[0]
+    batch = trainer.rows.next()[0].own
     losses = trainer.loss(batch)[0]
     model = trainer.policy().module.model
     for i, t in batch.action_mask.nonzero().tolist():
@@ -104,7 +105,7 @@ def test_the_model_beneath_an_adapter_can_be_the_teacher(tmp_path: Path) -> None
         tmp_path, options={"teacher": "base", "divergence": "reverse_kl", "on_policy": 0.0},
         model_options={"peft": {"type": "lora", "r": 2}},
     )  # fmt: skip
-    batch = trainer.rows.next()[0]
+    batch = trainer.rows.next()[0].own
     assert float(trainer.loss(batch)[0].detach().abs().max()) < 1e-5  # a new adapter changes nothing
     for name, weight in trainer.policy().module.named_parameters():
         if "lora_B" in name:
@@ -128,7 +129,7 @@ def test_reward_functions_are_reported_and_change_nothing(tmp_path: Path) -> Non
     trainer = make(tmp_path / "with", trainer="distill_prompts", inputs=given)
     plain = make(tmp_path / "without", trainer="distill_prompts")
     (batch, metrics), (other, _) = trainer.rows.next(), plain.rows.next()
-    assert torch.equal(batch.tokens, other.tokens)
+    assert torch.equal(batch.own.tokens, other.own.tokens)
     assert "reward/mean" in metrics
 
 

@@ -45,7 +45,7 @@ def test_distributions_are_those_of_the_tokens_where_one_table_is_padded(
     }  # fmt: skip
     inputs = {"samples": [list(row) for row in SAMPLES], "model": make_llama(vocab=own)}
     trainer = make(tmp_path, options=options, inputs=inputs)
-    batch = trainer.rows.next()[0]
+    batch = trainer.rows.next()[0].own
     losses = trainer.loss(batch)[0][batch.action_mask]
     teacher = AutoModelForCausalLM.from_pretrained(teacher_folder(other))
     expected = loop(make_llama(vocab=own), teacher, batch, kind=kind, tokens=64 if own == other else TOKENS)
@@ -94,7 +94,7 @@ BASE = {"teacher": "base", "divergence": "reverse_kl", "on_policy": 0.0, "temper
 
 def beneath(trainer: Any) -> tuple[list[float], list[float]]:
     """Return the losses of a step, and those against the model that the adapter was put on."""
-    batch = trainer.rows.next()[0]
+    batch = trainer.rows.next()[0].own
     losses = trainer.loss(batch)[0][batch.action_mask]
     student = trainer.policy().module.model
     return losses.tolist(), loop(student, make_llama(), batch, kind="reverse_kl", tokens=TOKENS)

@@ -38,7 +38,7 @@ def test_a_server_that_names_every_token_teaches_as_the_model_itself(
     remote = make(
         tmp_path / "remote", options={**served(server, top_k=32, tail="bucket"), **options, "micro_batch_size": 2}
     )
-    batch = local.rows.next()[0]
+    batch = local.rows.next()[0].own
     expected, found = gradients(local, batch), gradients(remote, batch)
     for name, each in expected.items():
         assert torch.allclose(found[name], each, atol=2e-5, rtol=1e-3), name
@@ -49,7 +49,7 @@ def test_the_most_likely_tokens_are_compared_as_a_loop_over_numbers_does(
     server: LogprobServer, tmp_path: Path, tail: str
 ) -> None:
     trainer = make(tmp_path, options={**served(server, tail=tail), "divergence": "forward_kl", "on_policy": 0.0})
-    batch = trainer.rows.next()[0]
+    batch = trainer.rows.next()[0].own
     losses, metrics = trainer.loss(batch)
     model = trainer.policy().module.model
     for i, t in batch.action_mask.nonzero().tolist():
@@ -70,7 +70,7 @@ def test_the_most_likely_tokens_are_compared_as_a_loop_over_numbers_does(
 
 def test_requests_have_the_tokens_and_the_number_of_log_probs(server: LogprobServer, tmp_path: Path) -> None:
     trainer = make(tmp_path, options={**served(server), "on_policy": 0.0})
-    batch = trainer.rows.next()[0]
+    batch = trainer.rows.next()[0].own
     trainer.loss(batch)
     sent = sorted(body["prompt"] for body in server.asked)
     assert sent == sorted(row[mask].tolist() for row, mask in zip(batch.tokens, batch.mask, strict=True))
@@ -88,14 +88,14 @@ def test_an_answer_without_log_probs_is_an_error(
     server.changes = changes
     trainer = make(tmp_path, options={**served(server), "on_policy": 0.0})
     with pytest.raises(ModelError, match=message):
-        trainer.loss(trainer.rows.next()[0])
+        trainer.loss(trainer.rows.next()[0].own)
 
 
 def test_a_server_with_another_tokenizer_is_refused_by_name(server: LogprobServer, tmp_path: Path) -> None:
     server.shift = 1
     trainer = make(tmp_path, options={**served(server), "on_policy": 0.0})
     with pytest.raises(ConfigError, match=r"trainer.server.model = 'any': the teacher has another tokenizer .* token "):
-        trainer.loss(trainer.rows.next()[0])
+        trainer.loss(trainer.rows.next()[0].own)
 
 
 @pytest.mark.parametrize(("status", "error", "message"), [
@@ -109,7 +109,7 @@ def test_what_the_server_refuses_names_the_option(
     server.status = status
     trainer = make(tmp_path, options={**served(server), "on_policy": 0.0})
     with pytest.raises(error, match=message):
-        trainer.loss(trainer.rows.next()[0])
+        trainer.loss(trainer.rows.next()[0].own)
 
 
 @pytest.mark.parametrize(("trainer", "options", "message"), [

@@ -41,16 +41,15 @@ def logprobs(model: Any, tokens: torch.Tensor, temperature: float) -> torch.Tens
 def test_each_token_gets_the_log_ratio_of_teacher_and_policy(tmp_path: Path, subtract: bool) -> None:
     trainer = build(tmp_path, reward={"subtract_policy": subtract})
     run = trainer.run
-    batch, scored = run.rollout(run.prompts[:5])
+    batch = run.rollout(run.prompts[:5]).own
     teacher, policy = AutoModelForCausalLM.from_pretrained(teacher_folder()), make_llama()
-    assert scored.dense is not None
     for i in range(5):
         row, chosen = batch.tokens[i][batch.mask[i]], batch.action_mask[i][batch.mask[i]][1:]
         expected = logprobs(teacher, row, 0.7) - (logprobs(policy, row, 0.7) if subtract else 0.0)
-        found = scored.dense[i][batch.mask[i]][1:]
+        found = batch["dense"][i][batch.mask[i]][1:]
         assert torch.allclose(found[chosen], expected[chosen], atol=1e-4)
         assert not found[~chosen].any()
-        assert float(scored.scores[i]) == pytest.approx(float(expected[chosen].sum()), abs=1e-4)
+        assert float(batch["scores"][i]) == pytest.approx(float(expected[chosen].sum()), abs=1e-4)
 
 
 def test_prompts_are_scored_as_the_tokens_of_the_run(tmp_path: Path) -> None:
@@ -60,11 +59,11 @@ def test_prompts_are_scored_as_the_tokens_of_the_run(tmp_path: Path) -> None:
     marked = [rlcore.types.Prompt(each.text, (1, *each.tokens)) for each in run.prompts]
     run.data.__dict__["prompts"] = marked
     run.data.__dict__["eval_prompts"] = marked
-    batch, scored = run.rollout(marked[:2])
+    batch = run.rollout(marked[:2]).own
     row, chosen = batch.tokens[0][batch.mask[0]], batch.action_mask[0][batch.mask[0]][1:]
     expected = logprobs(AutoModelForCausalLM.from_pretrained(teacher_folder()), row, 0.7)
     expected = expected - logprobs(make_llama(), row, 0.7)
-    assert float(scored.scores[0]) == pytest.approx(float(expected[chosen].sum()), abs=1e-4)
+    assert float(batch["scores"][0]) == pytest.approx(float(expected[chosen].sum()), abs=1e-4)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ class ForeseeingTrainer(Protocol):
             steps: number of steps, at least 1.
 
         Returns:
-            Of each call, this process's prompts and the argument `group`.
+            Of each call, the prompts and the argument `group`.
         """
         ...
 

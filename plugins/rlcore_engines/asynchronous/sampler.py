@@ -190,9 +190,10 @@ class AheadSampler:
         """Submit those of the next rounds that are not under way yet.
 
         Args:
-            rounds: those of this step and of the next `run.asynchronous` ones.
+            rounds: those of this step and of the next `run.asynchronous` ones, as `run.rollout` receives them.
         """
-        wanted = {key: prompts for key, (prompts, _) in zip(self._keys(rounds), rounds, strict=True) if prompts}
+        own = [(self.run.sampling.dealt(prompts, group=group), group) for prompts, group in rounds]
+        wanted = {key: prompts for key, (prompts, _) in zip(self._keys(own), own, strict=True) if prompts}
         self._ahead = [each for each in self._ahead if each.key in wanted]
         policy = self.run.models.policy
         self._steps.setdefault(policy.version, self.run.step)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from grpo_making import SIZE, assert_same, gradients, halves, make
 
-from rlcore.training import minibatches
 from rlcore_testing.small import make_llama
 
 
@@ -94,7 +93,8 @@ def test_each_optimizer_step_is_divided_by_its_own_tokens(tmp_path: Path, monkey
 
     monkeypatch.setattr(trainer.updater, "step", step)
     trainer.update(batch)
-    parts = list(minibatches(batch, SIZE, seed=trainer.run.config.run.seed * 1_000_003 * 101, group=SIZE))
+    seed = trainer.run.config.run.seed * 1_000_003 * 101
+    parts = [part.own for part in trainer.run.round(batch).minibatches(SIZE, seed=seed, group=SIZE)]
     alone = make(tmp_path / "alone", copy.deepcopy(model))
     wanted = [gradients(alone, part, monkeypatch) for part in parts if bool((part["advantages"] != 0).any())]
     assert len({int(part.action_mask.sum()) for part in parts}) > 1

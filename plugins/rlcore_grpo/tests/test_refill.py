@@ -12,7 +12,6 @@ from grpo_making import SIZE, make
 
 from rlcore.training import Order
 from rlcore_testing.rig.isolate import call_on_two_ranks
-from rlcore_transformers.rounds import ScatteredRound
 
 LETTERS = ["a", "b", "c", "d", "e", "f"]
 
@@ -26,9 +25,8 @@ def refilled(folder: str) -> dict[str, Any]:
     trainer = make(Path(folder), prompts=LETTERS, reward_fn=rising, zero_spread="refill", scale="none")
     order = [LETTERS[i] for i in Order(len(LETTERS), trainer.run.config.run.seed).take(len(LETTERS))]
     metrics = trainer.rollout()
-    batch = whole = trainer.store.take()
-    if isinstance(batch, ScatteredRound):  # every process fetches all rows
-        whole = batch.dealt(lambda _: torch.arange(len(batch)), trainer.run.ranks.rank)
+    batch = trainer.run.round(trainer.store.take())
+    whole = batch.whole()
     starts = [
         trainer.run.learner.tokenizer.decode(row[real & ~chosen])
         for row, real, chosen in zip(whole.tokens, whole.mask, whole.action_mask, strict=True)

@@ -12,6 +12,7 @@ import rlcore
 from rlcore.config import structure
 from rlcore.errors import ConfigError, RewardError
 from rlcore.settings import TrainConfig
+from rlcore.training import Round
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Trajectories
@@ -61,17 +62,19 @@ def test_the_chosen_responses_equal_those_worked_by_hand(tmp_path: Path) -> None
     trainer = make(tmp_path, make_gpt2(), start_percentile=0.5, end_percentile=1.0)
     # Prompt 3: scores 0 1 1 4, median 1. Prompt 5: 2 2 2, and prompt 6: 0 0, the lowest score.
     rows = [(3, 20, 1.0), (3, 21, 0.0), (3, 20, 1.0), (3, 22, 4.0)]
-    trainer.history.add(scored([*rows, (5, 23, 2.0), (5, 24, 2.0), (5, 23, 2.0), (6, 25, 0.0), (6, 26, 0.0)]))
+    trainer.history.add(
+        trainer.run.deal(scored([*rows, (5, 23, 2.0), (5, 24, 2.0), (5, 23, 2.0), (6, 25, 0.0), (6, 26, 0.0)]))
+    )
     trainer.num_improved = 0
     chosen, metrics = trainer.select()
-    assert rows_of(chosen) == [(3, 20), (3, 22), (5, 23), (5, 24)]
+    assert rows_of(chosen.own) == [(3, 20), (3, 22), (5, 23), (5, 24)]
     assert metrics == {
         "rft/percentile": 0.5, "rft/threshold_mean": pytest.approx((1 + 2 + 0.001) / 3), "rft/kept": 6.0,
         "rft/kept_fraction": pytest.approx(6 / 9), "rft/unique": 4.0,
     }  # fmt: skip
     trainer.num_improved = 1
     chosen, metrics = trainer.select()
-    assert rows_of(chosen) == [(3, 22), (5, 23), (5, 24)]
+    assert rows_of(chosen.own) == [(3, 22), (5, 23), (5, 24)]
     assert metrics["rft/threshold_mean"] == pytest.approx((3.999 + 2 + 0.001) / 3)
 
 
@@ -90,9 +93,9 @@ def test_the_tokens_that_were_sampled_are_the_tokens_trained_on(tmp_path: Path) 
         for batch in heard[: number // 2 + 1]:
             sampled |= dict(zip(rows_of(batch), batch.action_tokens, strict=True))
         assert 0 < len(chosen) < len(sampled)
-        for row, actions in zip(rows_of(chosen), chosen.action_tokens, strict=True):
+        for row, actions in zip(rows_of(chosen.own), chosen.own.action_tokens, strict=True):
             assert sampled[row] == actions
-        assert len(set(rows_of(chosen))) == len(chosen)
+        assert len(set(rows_of(chosen.own))) == len(chosen)
 
 
 @pytest.mark.parametrize("micro", [0, 3])
@@ -104,14 +107,16 @@ def test_the_gradient_is_that_of_the_equation(tmp_path: Path, monkeypatch: pytes
     trainer.num_improved = 0
     chosen, _ = trainer.select()
     total = torch.zeros(())
-    for row, actions in zip(rows_of(chosen), chosen.action_tokens, strict=True):
+    for row, actions in zip(rows_of(chosen.own), chosen.own.action_tokens, strict=True):
         tokens = torch.tensor(row)
         logprobs = plain(tokens[None]).logits[0, :-1].log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
         total = total - logprobs[-len(actions) :].sum()
-    (total / sum(map(len, chosen.action_tokens))).backward()
+    (total / sum(map(len, chosen.own.action_tokens))).backward()
     monkeypatch.setattr(trainer.updater, "step", lambda *_: None)
     metrics = trainer.imitate(chosen)
-    assert metrics["loss/total"] == pytest.approx(float(total.detach()) / sum(map(len, chosen.action_tokens)), rel=1e-4)
+    assert metrics["loss/total"] == pytest.approx(
+        float(total.detach()) / sum(map(len, chosen.own.action_tokens)), rel=1e-4
+    )
     found = {name: p.grad for name, p in trainer.policy().module.named_parameters()}
     for name, parameter in plain.named_parameters():
         assert torch.allclose(found[f"model.{name}"], parameter.grad, atol=2e-5, rtol=1e-4), name
@@ -126,7 +131,7 @@ def test_an_improve_pass_trains_once_on_each_response(tmp_path: Path, monkeypatc
     monkeypatch.setattr(trainer.policy(), "score", lambda part, **named: seen.append(part) or score(part, **named))
     trainer.imitate(chosen)
     assert [len(part) for part in seen] == [5] * (len(chosen) // 5) + [len(chosen) % 5] * (len(chosen) % 5 > 0)
-    assert sorted(row for part in seen for row in rows_of(part)) == sorted(rows_of(chosen))
+    assert sorted(row for part in seen for row in rows_of(part)) == sorted(rows_of(chosen.own))
 
 
 def test_dropout_is_the_models_own_unless_it_is_turned_off(tmp_path: Path) -> None:
@@ -150,8 +155,8 @@ def test_each_improve_step_of_each_round_has_an_order_of_its_own(tmp_path: Path)
     chosen, accumulate = trainer.select()[0], trainer.updater.accumulate
     order: list[tuple[int, ...]] = []
 
-    def note(minibatch: Trajectories, *given: Any, **named: Any) -> Any:
-        order.extend(rows_of(minibatch))
+    def note(minibatch: Round, *given: Any, **named: Any) -> Any:
+        order.extend(rows_of(minibatch.own))
         return accumulate(minibatch, *given, **named)
 
     trainer.updater.accumulate, orders = note, set()
@@ -159,7 +164,7 @@ def test_each_improve_step_of_each_round_has_an_order_of_its_own(tmp_path: Path)
         trainer.num_rounds, trainer.num_improved = number, step
         order.clear()
         trainer.imitate(chosen)
-        assert sorted(order) == sorted(rows_of(chosen))
+        assert sorted(order) == sorted(rows_of(chosen.own))
         orders.add(tuple(order))
     assert len(orders) == 3
 
@@ -188,7 +193,7 @@ def test_dense_rewards_count_with_their_sums(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2(), reward_fn=dense)
     trainer.grow()
     held = trainer.history.responses
-    assert held["scores"].tolist() == [sum(tokens) for tokens in held.action_tokens]
+    assert held["scores"].tolist() == [sum(tokens) for tokens in held.own.action_tokens]
     trainer.num_improved = 0
     chosen, _ = trainer.select()
     for prompt in held["prompts"].unique():
@@ -267,7 +272,7 @@ def test_responses_without_a_score_are_left_out(tmp_path: Path) -> None:
     assert float(scores.max()) < 0
     trainer.num_improved = 0
     chosen, _ = trainer.select()
-    assert not any(0 in row for row in chosen.action_tokens)  # the token of "a"
+    assert not any(0 in row for row in chosen.own.action_tokens)  # the token of "a"
 
 
 def test_a_round_without_any_score_is_an_error(tmp_path: Path) -> None:

@@ -114,9 +114,9 @@ def two_processes_equal_one(subject: Subject) -> None:
         two = attrs.evolve(one, name="two")
         run_on_two_ranks(two, "training in two processes")
         check_close(
-            one, two, f"This run is with two processes and {ODD} rows of data. Split the prompts by rank "
-            "(run.ranks.share), gather the round (run.ranks.gather_batch), divide by counts over all ranks, which "
-            "leave out rows without a chosen token, and let run.updater sum the gradients",
+            one, two, f"This run is with two processes and {ODD} rows of data. Pass the prompts of the whole "
+            "round to run.rollout, divide by counts over all rows of the round, which leave out rows without a chosen "
+            "token, and let run.updater sum the gradients",
         )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from rlcore.config.options import arms, fields, section_class
 from rlcore.errors import ConfigError
 from rlcore.hookspecs import hookimpl
 from rlcore.optim import Updater
+from rlcore.training import Round
 from rlcore.training.run import Run
 from rlcore.types import Sample, Trajectories, sequences_of
 from rlcore_testing.recorded import Recorded, Response
@@ -146,8 +147,8 @@ def _observed_steps(recorders: Sequence[RecordingWatch]) -> Iterator[None]:
     """Record in the first of `recorders` what each optimizer step in the block learns from."""
     accumulate, skip = Updater.accumulate, Updater.skip
 
-    def observed(updater: Updater, batch: Trajectories, *arguments: Any, **options: Any) -> Any:
-        recorders[0].give(batch)
+    def observed(updater: Updater, batch: Trajectories | Round, *arguments: Any, **options: Any) -> Any:
+        recorders[0].give(batch.own if isinstance(batch, Round) else batch)
         return accumulate(updater, batch, *arguments, **options)
 
     def skipped(updater: Updater) -> None:

@@ -67,17 +67,11 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None, *,
         sizes=sizes_of(policy, low=is_low, layers=parts), tensor=divided,
         reference=held(*weights, *beside) - held(*weights),
         rewards=held(*(p for each in subject.rewards for p in parameters_of(each.scorer.module))),
-        rollouts=_num_kept(subject) * longest * TOKEN_BYTES,
+        rollouts=subject.share(subject.workload.num_held) * longest * TOKEN_BYTES,
         trunk=trunk, draws=draws, judging=judging, passes=passes, by_block=by_block, update=found, low=low,
         num_micro=micro, recomputes=bool(settings.model.get("gradient_checkpointing")), reads_rows=_reads_rows(subject),
         ahead=num_copies(subject.chosen, settings.run.asynchronous),
     )  # fmt: skip
-
-
-def _num_kept(subject: PlannedRun) -> int:
-    """Return how many sequences this rank keeps between sampling and learning."""
-    num_held = subject.workload.num_held
-    return subject.share(num_held) if subject.workload.is_scattered(subject.world) else num_held
 
 
 def _reads_rows(subject: PlannedRun) -> bool:

@@ -121,14 +121,11 @@ def of_round(raw: Raw, layout: Placement, workload: Workload, *, num_rows: int, 
     found = _weights(raw, layout, workload, num_rows=num_rows) if layout.divides_weights else []
     if not workload.num_sampled or layout.world == 1:
         return found
-    if workload.is_scattered(layout.world):  # each row goes to one device in each pass
-        columns = 4 if workload.value_head else 1 + 2 * workload.reference
-        size = num_rows * length * (ID + COLUMN * columns + 1) * workload.passes / layout.world
-        others = layout.world - layout.per_node
-        parts = (size * (layout.per_node - 1) / layout.world, size * others / layout.world)
-    else:
-        columns = 1 + workload.value_head + 2 * workload.reference
-        parts = gathered(num_rows * length * (ID + COLUMN * columns + 1), layout, layout.world)
+    columns = 4 if workload.value_head else 1 + 2 * workload.reference
+    # In each pass, a row goes to one device.
+    size = num_rows * length * (ID + COLUMN * columns + 1) * workload.passes / layout.world
+    others = layout.world - layout.per_node
+    parts = (size * (layout.per_node - 1) / layout.world, size * others / layout.world)
     return [*found, Traffic("rows of the round", *parts)]
 
 

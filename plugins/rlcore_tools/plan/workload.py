@@ -35,8 +35,7 @@ class Workload:
         micro_batch_tokens: tokens of one such pass at the most, padding counted; 0 sets no bound.
         num_sampled: prompts continued in a round, on all ranks together; 0 where it learns from samples alone.
         num_held: sequences kept between sampling and learning, on all ranks together.
-        passes: how often each of them is learned from, if a rank may keep its own only
-            (`rlcore_transformers.rounds`); 0 if every rank keeps all of them.
+        passes: how often each of them is learned from.
         num_scored: sequences of one forward pass without gradients on a rank; 0 where there are none.
         value_head: the policy has a value head.
         reference: the policy has a frozen reference.
@@ -51,17 +50,13 @@ class Workload:
     micro_batch_tokens: int = 0
     num_sampled: int = 0
     num_held: int = 0
-    passes: int = 0
+    passes: int = 1
     num_scored: int = 0
     value_head: bool = False
     reference: bool = False
     heads: Mapping[str, Any] = attrs.field(factory=dict)
     entropy: bool = False
     dropout: bool = False
-
-    def is_scattered(self, world: int) -> bool:
-        """Return whether each of so many ranks keeps its own sequences only."""
-        return 1 < world >= self.passes > 0
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -52,12 +52,9 @@ class Right:
 
     def gather(self):
         run = self.run
-        dealt = self.order.take(self.config.rollouts)
-        prompts = [run.prompts[dealt[i]] for i in run.ranks.share(len(dealt))]
-        batch = run.sampling.sample(prompts)
-        batch = run.ranks.gather_batch(batch.with_columns(scores=run.sampling.score(prompts, batch).scores))
+        batch = run.rollout([run.prompts[i] for i in self.order.take(self.config.rollouts)])
         batch = batch.with_columns(advantages=batch["scores"] - batch["scores"].mean())
-        run.observers.on_rollout(run, batch)
+        run.observers.on_rollout(run, batch.own)
         return batch
 
     def learn(self, batch):
