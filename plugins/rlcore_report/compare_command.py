@@ -35,12 +35,27 @@ def _compare(arguments: argparse.Namespace) -> int:
         for names in (arguments.a, arguments.b)
     )
     console = make_console()
+    _print_ends(console, (*a.runs, *b.runs))
     _print_table(console, ("option", a.label, b.label), _options(a.runs[0], b.runs[0]), "No option differs.")
     rows = [_row(each) for each in compare_variants(a, b)]
     _print_table(console, ("metric", a.label, b.label, "B - A", "pairs", ""), rows, "The runs share no metric.")
     for run in (*a.runs, *b.runs):
         _print_verdicts(console, run)
     return 0
+
+
+def _print_ends(console: Console, runs: Sequence[RunRecord]) -> None:
+    """Print how each run ended, and warn if what is compared has not come equally far."""
+    from rich.text import Text
+
+    for run in runs:
+        lines = [f"{run.name}: {run.end.sentence}", *([f"  {run.end.command}"] if run.end.command else [])]
+        console.print(Text("\n".join(lines)), soft_wrap=True)
+    steps = {run.last_step for run in runs}
+    if len(steps) > 1 and any(run.end.state != "finished" for run in runs):
+        text = f"These runs have not made equally many steps ({min(steps)} to {max(steps)}): their last metrics differ "
+        console.print(Text(f"{text}for that alone."), style="yellow")
+    console.print()
 
 
 def _options(a: RunRecord, b: RunRecord) -> list[Sequence[str]]:

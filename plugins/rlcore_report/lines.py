@@ -12,6 +12,7 @@ from html import escape
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from rlcore.checkpoints.run_folder import RunDir
 from rlcore.loggers import display_row, episode_metrics, place_in
 from rlcore.loggers.console import ConsoleConfig
 from rlcore.safe_text import hide_logins, visible, write
@@ -168,8 +169,8 @@ class LineLogger:
         """Print a summary: steps, time, last metrics, folder, how to load or resume."""
         run, steps = self.run, self.run.step - self._first_step
         summary = f"{steps} step{'' if steps == 1 else 's'} in {_duration(time.monotonic() - self._started)}"
+        early = run.total_steps is not None and run.step < run.total_steps
         if error is None:
-            early = run.total_steps is not None and run.step < run.total_steps
             resumed = f", now at step {run.step}" if self._first_step else ""
             self._print(f": {summary}{resumed}", *(("stopped", "bold yellow") if early else ("finished", "bold green")))
         elif isinstance(error, KeyboardInterrupt):
@@ -187,8 +188,8 @@ class LineLogger:
             folder, loader = (run.dir / "model").as_posix(), run.export_class
             loader = loader if "." in loader else f"transformers.{loader}"
             self._print(f'  load       {loader}.from_pretrained("{folder}")')
-        elif error is not None and any((run.dir / "checkpoints").glob("[0-9]*")):
-            self._print(f"  go on      run.root={run.dir.parent} run.name={run.dir.name} run.resume=auto")
+        if (error is not None or early) and (command := RunDir(run.dir).continuation()):
+            self._print(f"  go on      {command}")
         for dropped in run.take_unreported():
             self._print("", f"  dropped    {dropped}", "yellow")
 

@@ -92,7 +92,7 @@ def _run(run: RunRecord, name: str, variant: int) -> dict[str, Any]:
         "variant": variant,
         "step": run.last_step,
         "total": run.total_steps,
-        "running": run.is_running,
+        "end": {name: visible(text) for name, text in attrs.asdict(run.end).items()} | {"level": run.end.level},
         "trainer": visible(run.option("trainer", "name") or "unknown"),
         "model": visible(run.option("model", "path") or "unknown"),
         "seed": seed if type(seed := run.option("run", "seed")) is int else None,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rlcore.checkpoints.run_folder import RunDir, is_run
 from rlcore.config.plain import from_json
@@ -74,6 +77,26 @@ def read_rows(file: Path, *, wanted: Callable[[int], bool] = lambda _: True) -> 
                 continue
             if isinstance(row, dict) and isinstance(row.get("step"), int) and wanted(row["step"]):
                 yield row
+
+
+def head_of(file: Path, size: int) -> bytes:
+    """Return the first bytes of a regular file; none of what is no file, such as a FIFO, or cannot be read."""
+    with suppress(OSError), open_regular(file) as content:
+        return content.read(size)
+    return b""
+
+
+def open_regular(file: Path) -> BinaryIO:
+    """Open a regular file to read. Opening a FIFO or a device would wait for whoever writes to it.
+
+    Raises:
+        OSError: there is no such file, it is of another kind, or it cannot be read.
+    """
+    handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(errno.EINVAL, "is no regular file", str(file))
 
 
 def count_rows(file: Path) -> dict[int, int]:

@@ -28,7 +28,8 @@ from rlcore.safe_text import visible
 from rlcore_report.answer import Change, change_in, in_one_sentence, judged, main_metrics
 from rlcore_report.metric_groups import Series
 from rlcore_report.page_data import rounded
-from rlcore_report.run_record import RunRecord, planned_steps, read_run
+from rlcore_report.run_files import head_of, open_regular
+from rlcore_report.run_record import RunRecord, planned_steps, read_run, state_of
 from rlcore_report.stamps import list_stamp
 
 SEARCHED = 8_000_000
@@ -37,7 +38,7 @@ SEARCHED = 8_000_000
 
 @attrs.frozen
 class ListedRun:
-    """What the list shows of a run; `last` and `best` are the last value of the run's card and the best one."""
+    """What the list shows of a run: of the metric of its card the last value and the best, and the time of a step."""
 
     name: str
     trainer: str
@@ -47,13 +48,14 @@ class ListedRun:
     metric: str
     last: float | None
     best: float | None
+    step_s: float
 
 
 def listed(run: RunRecord) -> ListedRun:
     """Return what the list shows of a run whose files are parsed, as its page shows it."""
     change = change_in(run.metrics, run.headline)
     trainer, model = run.option("trainer", "name"), run.option("model", "path")
-    return _row(run.folder, change, str(trainer or ""), str(model or ""), run.total_steps, run.last_step)
+    return _row(run.folder, change, str(trainer or ""), str(model or ""), run.total_steps, run.last_step, run.step_s)
 
 
 def search(folder: Path) -> ListedRun:
@@ -75,10 +77,14 @@ def search(folder: Path) -> ListedRun:
     limit = int(steps) if steps.isdecimal() and len(steps) < 16 else None
     planned = planned_steps(limit, float(epochs) if passes else None, passes, step)
     trainer, model = _option(config, "trainer", "name"), _option(config, "model", "path")
-    return _row(folder, change_in(found, headline), trainer, model, planned, step)
+    seconds = _values(content, "time/step_s")
+    step_s = float(np.median(seconds)) if seconds else 0.0
+    return _row(folder, change_in(found, headline), trainer, model, planned, step, step_s)
 
 
-def _row(folder: Path, change: Change | None, trainer: str, model: str, total: int | None, step: int) -> ListedRun:
+def _row(
+    folder: Path, change: Change | None, trainer: str, model: str, total: int | None, step: int, step_s: float
+) -> ListedRun:
     return ListedRun(
         name=visible(folder.resolve().name),
         trainer=visible(trainer or "unknown"),
@@ -88,19 +94,13 @@ def _row(folder: Path, change: Change | None, trainer: str, model: str, total: i
         metric=visible(change.metric) if change else "",
         last=rounded(change.after) if change else None,
         best=rounded(change.best) if change else None,
+        step_s=step_s,
     )
-
-
-def head_of(file: Path, size: int) -> bytes:
-    """Return the first bytes of a file; none if it cannot be read."""
-    with suppress(OSError), file.open("rb") as content:
-        return content.read(size)
-    return b""
 
 
 def _searched(file: Path) -> bytes:
     """Return the complete lines of a file, of a long one those at its beginning and its end."""
-    with suppress(OSError), file.open("rb") as lines:
+    with suppress(OSError), open_regular(file) as lines:
         size = os.fstat(lines.fileno()).st_size
         if size <= SEARCHED:
             content = lines.read()
@@ -191,9 +191,11 @@ class RunList:
                 judged_run = self._judged.get(key) or _Judged(None, None, PENDING)
                 if judged_run.stamp != stamp:
                     waiting[key] = folder
+                summary = self._summary(key, folder, stamp)
+                state, _ = state_of(folder, is_running=is_locked(folder), step_s=summary["step_s"])
                 rows.append({
-                    "key": key, **self._summary(key, folder, stamp), "verdict": dict(judged_run.verdict),
-                    "running": is_locked(folder), "changed": changed,
+                    "key": key, **summary, "verdict": dict(judged_run.verdict), "state": visible(state),
+                    "changed": changed,
                 })  # fmt: skip
         rows.sort(key=lambda row: -row["changed"])
         self._judge_later({row["key"]: waiting[row["key"]] for row in rows if row["key"] in waiting})

@@ -7,13 +7,19 @@ function withInterval({ before, after, half }) {
 }
 /** Return where a value is from: a step, or the first and the last of those that it is the mean of. */
 const spanOf = ([first, last]) => (first === last ? `step ${first}` : `steps ${first} to ${last}`);
+/** How a run ended; of one that ended early, in front of everything else, with what continues it. */
+function End({ end }) {
+  return html`<div class=${`end said ${end.level}`}>${end.level === "good" ? null : html`<span class="level">${SIGNS[end.level]}</span> `}${end.sentence}
+    ${end.command ? html`<div class="best"><span class="dim">continue it with</span> <${Copied} text=${end.command} /></div>` : null}</div>`;
+}
 function Answer({ run, i }) {
   const { change, best, verdict, seconds, tokens, device } = run.answer, { total, step } = run;
   const late = change && change.metric.startsWith("eval/") && change.spans[0][0] > 0;
-  const facts = [[`step ${step}${total ? ` of ${total}` : ""}`, run.running ? "still going on" : ""], [seconds === null ? "" : `${duration(seconds)} in steps`],
+  const facts = [[`step ${step}${total ? ` of ${total}` : ""}`], [seconds === null ? "" : `${duration(seconds)} in steps`],
     [tokens === null ? "" : `${large(tokens)} tokens`], [device], [run.seed === null ? "" : `seed ${run.seed}`]].map((parts) => parts.filter(Boolean).join(", ")).filter(Boolean);
   return html`<article class="answer-card" aria-label=${run.name}>
     <div class="whose">${store.data.variants.length > 1 ? html`<${Sample} variant=${run.variant} />` : null}<b>${run.name}</b> <span class="dim">${run.trainer}, ${run.model}</span></div>
+    <${End} end=${run.end} />
     ${change ? html`<div class="change" title=${change.basis ? `95 % interval of the difference, by Student's t, over ${change.basis}` : ""}>
       <span class="metric">${change.metric}</span> <span class="figures">${number(change.before)} → <b>${number(change.after)}</b></span>${" "}
       <span class="dim">${withInterval(change)}${change.basis ? ` over ${change.basis}` : ""}, ${spanOf(change.spans[0])} → ${spanOf(change.spans[1])}${late ? html`; <b>the first evaluation was at step ${change.spans[0][0]}</b>` : ""}</span></div>`

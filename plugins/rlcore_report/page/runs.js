@@ -32,7 +32,7 @@ function Row({ run }) {
   };
   const folder = run.key.includes("/") ? run.key.slice(0, run.key.lastIndexOf("/") + 1) : "";
   return html`<tr class=${picked ? "picked" : ""}><td class="pick"><input type="checkbox" aria-label=${`select ${run.key}`} checked=${picked} onchange=${flip} /></td>
-    <td class="run"><a href=${address({ ...PLAIN, run: [run.key] })} onclick=${open}><span class="dim">${folder}</span>${run.name}</a>${run.running ? html` <span class="going">running</span>` : null}</td>
+    <td class="run"><a href=${address({ ...PLAIN, run: [run.key] })} onclick=${open}><span class="dim">${folder}</span>${run.name}</a>${run.state === "finished" ? null : html` <span class=${`going ${run.state}`}>${run.state}</span>`}</td>
     <td>${run.trainer}</td><td class="model">${run.model}</td><td class="number last">${["", "reward/mean", "eval/reward/mean"].includes(run.metric) ? null : html`<span class="dim">${run.metric} </span>`}${number(run.last)}</td>
     <td class="number best">${number(run.best)}</td>
     <td class=${`said ${run.verdict.level}`} title=${run.verdict.sentence}><span class="level">${SIGNS[run.verdict.level]}</span> ${run.verdict.name}</td>

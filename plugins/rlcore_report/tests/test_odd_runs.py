@@ -149,8 +149,9 @@ def test_the_list_and_the_card_of_a_run_have_the_same_figures_before_and_after_i
     change = shown["answer"]["change"]
     assert {name for name in parsed if parsed[name] != searched[name]} <= {"verdict"}
     assert (parsed["metric"], parsed["last"]) == ((change["metric"], change["after"]) if change else ("", None))
-    for name in ("name", "trainer", "model", "step", "total", "running"):
+    for name in ("name", "trainer", "model", "step", "total"):
         assert parsed[name] == shown[name]
+    assert parsed["state"] == shown["end"]["state"] == "finished"
 
 
 @pytest.mark.parametrize(
@@ -191,6 +192,7 @@ CHANGES: dict[str, Change] = {
     "a checkpoint": lambda run: checkpoint(run, '{"step": 6}'),
     "the trained model": lambda run: RunDir(run).model.mkdir(),
     "its report": lambda run: RunDir(run).report.write_text("x"),
+    "how it ended": lambda run: RunDir(run).write_end(5, "failed", "ValueError: bad"),
     "a text for the report": lambda run: (run / "report" / "rows.txt").write_text("other rows"),
     "an image": lambda run: (run / "images" / "a.png").write_bytes(b"other"),
     "its lock": lambda run: locks.append(RunLock(run)),
