@@ -234,7 +234,8 @@ def _evaluation_cells(metrics: Mapping[str, float], headline: Sequence[str]) -> 
         if not name.endswith(SIDE_STATISTICS) and not name.startswith(EPISODE):
             keys.setdefault(name, []).append(key)
     shown: list[str] = []
-    for name in sorted(keys, key=lambda name: (_distance_from_purpose(name), place_in(headline, name))):
+    main = next((entry.removeprefix("eval/") for entry in headline if entry.startswith("eval/")), "")
+    for name in sorted(keys, key=lambda name: (name != main, _distance_from_purpose(name), place_in(headline, name))):
         if len(shown) < MAX_CELLS:
             shown += keys[name]
     shown += [f"eval/{name}" for name in episode_metrics({key.removeprefix("eval/"): metrics[key] for key in metrics})]

@@ -118,9 +118,9 @@ def _answer(run: RunRecord, judged: Sequence[Verdict]) -> dict[str, Any]:
         "device": device_of(run.folder),
         "best": None if best is None else {
             "step": best["step"], "score": rounded(best["score"]), "metric": visible(best["metric"]),
-            "line": visible(best["line"]),
+            "line": visible(best["line"]), "isBest": best["is_best"], "note": visible(best["note"]),
         },
-        "verdict": {name: visible(text) for name, text in in_one_sentence(judged).items()},
+        "verdict": {name: visible(text) for name, text in in_one_sentence(run, judged, change).items()},
     }  # fmt: skip
 
 

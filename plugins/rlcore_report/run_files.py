@@ -86,6 +86,19 @@ def head_of(file: Path, size: int) -> bytes:
     return b""
 
 
+def read_whole(file: Path, limit: int = 5_000_000) -> str:
+    """Return the text of a small regular file.
+
+    Raises:
+        OSError: it cannot be read, is larger, or is no regular file.
+    """
+    with open_regular(file) as content:
+        found = content.read(limit + 1)
+    if len(found) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit / 1e6:.0f} MB", str(file))
+    return found.decode("utf-8", "replace")
+
+
 def open_regular(file: Path) -> BinaryIO:
     """Open a regular file to read. Opening a FIFO or a device would wait for whoever writes to it.
 

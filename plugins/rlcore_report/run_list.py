@@ -25,7 +25,7 @@ from rlcore.checkpoints.claim import is_locked
 from rlcore.checkpoints.run_folder import MARK, RunDir
 from rlcore.components import describe_error
 from rlcore.safe_text import visible
-from rlcore_report.answer import Change, change_in, in_one_sentence, judged, main_metrics
+from rlcore_report.answer import Change, change_in, change_of, in_one_sentence, judged, main_metrics
 from rlcore_report.metric_groups import Series
 from rlcore_report.page_data import rounded
 from rlcore_report.run_files import head_of, open_regular
@@ -247,7 +247,7 @@ def _judge(folder: Path) -> _Judged:
     try:
         record = read_run(folder)
         run = listed(record)
-        verdict = in_one_sentence(judged(record))
+        verdict = in_one_sentence(record, judged(record), change_of(record))
     except Exception as error:  # noqa: BLE001  the files of a run may contain anything
         verdict = {
             "level": "none", "name": "unreadable", "sentence": f"The run cannot be read: {describe_error(error)}"

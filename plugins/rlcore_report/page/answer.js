@@ -26,8 +26,8 @@ function Answer({ run, i }) {
       : html`<div class="dim">no metric yet</div>`}
     <div class=${`said ${verdict.level}`}><span class="level">${SIGNS[verdict.level]}</span> ${verdict.sentence}</div>
     <div class="dim">${facts.join(" · ")}</div>
-    ${best ? html`<div class="best"><span class="dim">${best.score === null ? `model of step ${best.step}` : `best checkpoint: step ${best.step}, ${best.metric} ${number(best.score)}`}</span>
-      <${Copied} text=${best.line} /></div>` : null}
+    ${best ? html`<div class="best"><span class="dim">${`${best.isBest ? "best checkpoint: step" : "model of step"} ${best.step}${best.score === null ? "" : `, ${best.metric} ${number(best.score)}`}`}</span>
+      <${Copied} text=${best.line} />${best.note ? html`<div class="note">${best.note}</div>` : null}</div>` : null}
     <details><summary>folder and plugins</summary><div class="dim">${run.folder}</div><div class="dim">${run.plugins}</div></details>
     ${run.notes.map((note) => html`<p class="note" key=${note}>${note}</p>`)}</article>`;
 }
