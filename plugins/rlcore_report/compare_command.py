@@ -94,9 +94,11 @@ def _print_verdicts(console: Console, run: RunRecord) -> None:
     prompts = prompts_by_step(read_samples(RunDir(run.folder).rollouts).rows)
     found = [each for each in verdicts(run.metrics, prompts, run.config) if each.level != "good"]
     console.print(Text(f"{run.name}: {'no problem found' if not found else ''}".rstrip()))
-    for each in found:
+    for each in [each for each in found if not each.follows]:
         begun = "" if each.step is None else f" (from step {each.step})"
         remedy = f"; set {each.option} to {each.value}" if each.option else ""
         console.print(Text(f"  {each.name}{begun}: {each.evidence}{remedy}"))
+    if following := [each.name for each in found if each.follows]:
+        console.print(Text(f"    from the first follow: {', '.join(following)}"))
     for note in run.notes:
         console.print(Text(f"  {note}"))

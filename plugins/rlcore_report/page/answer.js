@@ -39,12 +39,18 @@ function Health() {
   const shown = verdicts.flatMap((list, i) => list.filter((each) => view.passed || each.level !== "good").map((each) => [each, i]));
   return html`<${Section} id="health" title="Health">${passed ? html`<div class="controls"><${Check} id="passed" label=${passed === 1 ? "show the check that passed" : `show the ${passed} checks that passed`}
     value=${view.passed} change=${(value) => setView({ passed: value })} /></div>` : null}
-    ${verdicts.some((list) => list.filter((each) => each.level !== "good").length > 1)
-    ? html`<p class="hint" id="first-cause">The first problem of a run is the likely cause; the others may follow from it.</p>` : null}
     ${shown.length ? null : html`<p class="hint">${passed ? "No check found a problem." : "There are too few metrics for a verdict."}</p>`}
-    ${shown.map(([each, i]) => html`<div class=${`verdict ${each.level}`} key=${`${i} ${each.name}`}><span class="level">${SIGNS[each.level]} ${each.name}</span>
+    ${shown.filter(([each]) => !each.follows).map(([each, i]) => html`<${OneVerdict} key=${`${i} ${each.name}`} each=${each} i=${i}
+      following=${shown.filter(([other, j]) => i === j && other.follows === each.name)} />`)}<//>`;
+}
+/** A verdict; what follows from it is folded. */
+function OneVerdict({ each, i, following = [] }) {
+  const { runs } = store.data;
+  return html`<div class=${`verdict ${each.level}`}><span class="level">${SIGNS[each.level]} ${each.name}</span>
       ${runs.length > 1 ? html`<span class="dim">${runs[i].name}: </span>` : null}<span>${each.evidence}${each.step === null ? "." : `; from step ${each.step} on.`}</span>
-      ${each.advice ? html`<div>${each.advice}</div>` : null}${each.option ? html`<div class="remedy"><code>${each.option}</code> → ${each.value}</div>` : null}</div>`)}<//>`;
+      ${each.advice ? html`<div>${each.advice}</div>` : null}${each.option ? html`<div class="remedy"><code>${each.option}</code> → ${each.value}</div>` : null}
+      ${following.length ? html`<details class="following"><summary>${following.length === 1 ? "what follows" : `${following.length} that follow`} from it</summary>
+        ${following.map(([other]) => html`<${OneVerdict} key=${other.name} each=${other} i=${i} />`)}</details>` : null}</div>`;
 }
 
 /** Two versions of the code. */

@@ -119,7 +119,6 @@ def test_the_first_of_several_problems_is_called_the_likely_cause(
     assert page.locator(".verdict .level").all_inner_texts() == [
         "✗ The reward is constant", "✗ Learning rate is 0",
     ][:count]  # fmt: skip
-    assert page.locator("#first-cause").count() == (count > 1)
 
 
 @pytest.mark.slow
