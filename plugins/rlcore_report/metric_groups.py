@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlcore.loggers import place_in
+from rlcore_report.run_files import lines_of
 
 
 @attrs.frozen
@@ -216,18 +217,13 @@ def _joined(parts: Sequence[Floats]) -> Series:
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = file.open("rb")
-    except FileNotFoundError:
-        return
-    with lines:
-        for line in lines:
-            try:
-                row = json.loads(line) if line.endswith(b"\n") else None
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict):
-                yield row
+    for line in lines_of(file):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row
 
 
 def thinned(series: Series, num_points: int = MAX_POINTS) -> Series:

@@ -18,6 +18,8 @@ from rlcore.errors import CheckpointError, NoRollouts, io_remedy
 
 ROOT = Path("runs")
 Row = dict[str, Any]
+LARGEST_FILE, LARGEST_LINE = 256_000_000, 16_000_000
+"""Bytes of a file and of a line that are read: of a larger file its beginning and its end, of a longer line nothing."""
 _STEP = re.compile(rb'\{"step": (\d{1,18}),.*\}\n', re.DOTALL)
 
 
@@ -61,22 +63,44 @@ def read_rows(file: Path, *, wanted: Callable[[int], bool] = lambda _: True) -> 
         file: one JSON object a line, each with its step in front, as every run writes them.
         wanted: whether rows of a step are yielded; lines of others are not parsed.
     """
+    lines = lines_of(file)
+    while True:
+        try:
+            line = next(lines, None)
+        except OSError as error:
+            raise NoRollouts(f"{file}: cannot be read: {error.strerror}; {io_remedy(error)}") from error
+        if line is None:
+            return
+        if (begun := _STEP.match(line)) and not wanted(int(begun[1])):
+            continue
+        try:
+            row = from_json(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int) and wanted(row["step"]):
+            yield row
+
+
+def lines_of(file: Path) -> Iterator[bytes]:
+    """Yield the complete lines of a regular file that may still grow; of a very large one, its beginning and its end.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
     try:
-        lines = file.open("rb")
+        content = open_regular(file)
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise NoRollouts(f"{file}: cannot be read: {error.strerror}; {io_remedy(error)}") from error
-    with lines:
-        for line in lines:
-            if (begun := _STEP.match(line)) and not wanted(int(begun[1])):
-                continue
-            try:
-                row = from_json(line) if line.endswith(b"\n") else None
-            except ValueError:
-                continue
-            if isinstance(row, dict) and isinstance(row.get("step"), int) and wanted(row["step"]):
-                yield row
+    with content:
+        size = os.fstat(content.fileno()).st_size
+        parts = [(0, size)] if size <= LARGEST_FILE else [(0, LARGEST_FILE // 2), (size - LARGEST_FILE // 2, size)]
+        for begin, end in parts:
+            content.seek(begin)
+            if begin:
+                content.readline(LARGEST_LINE)  # its beginning is missing
+            while content.tell() < end and (line := content.readline(LARGEST_LINE)):
+                if line.endswith(b"\n"):
+                    yield line
 
 
 def head_of(file: Path, size: int) -> bytes:

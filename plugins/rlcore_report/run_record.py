@@ -27,7 +27,7 @@ from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
 from rlcore.safe_text import visible
 from rlcore_report.metric_groups import Series, read_series
-from rlcore_report.run_files import head_of
+from rlcore_report.run_files import LARGEST_FILE, head_of, read_whole
 from rlcore_report.stamps import list_stamp
 
 if TYPE_CHECKING:
@@ -177,6 +177,10 @@ def read_run(folder: Path, *, is_running: bool | None = None) -> RunRecord:
     """
     run, notes = RunDir(folder), []
     metrics = read_series(run.metrics)
+    for file in (run.metrics, run.completions, run.rollouts):
+        with suppress(OSError):
+            if (size := file.stat().st_size) > LARGEST_FILE:
+                notes.append(f"{file.name} has {size / 1e9:.1f} GB: only its beginning and its end are read.")
     if not metrics:
         notes.append("The run has no metrics: no step and no evaluation has finished.")
     config, plugins, headline = _read_config(run.config, notes)
@@ -188,7 +192,7 @@ def read_run(folder: Path, *, is_running: bool | None = None) -> RunRecord:
 def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, Any], dict[str, str], tuple[str, ...]]:
     """Return the configuration, the versions of plugins and the headline; append sentences on what cannot be read."""
     try:
-        head = file.read_text(encoding="utf-8", errors="replace")
+        head = read_whole(file)
         config = load_yaml(file)
     except (ConfigError, OSError) as error:
         notes.append(f"config.yaml cannot be read, so options are missing: {error}")
@@ -239,7 +243,7 @@ def record_machine(run: RunView) -> None:
 def device_of(folder: Path) -> str:
     """Return the device and the number of processes of a run in words; empty if they are unknown."""
     with suppress(OSError, ValueError, RecursionError, AttributeError):
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        found = json.loads(read_whole(folder / FILE))
         count = found.get("processes", 1)
         return visible(found.get("device", "")) + (f", {visible(count)} processes" if count != 1 else "")
     return ""

@@ -371,6 +371,8 @@ def is_run(folder: Path) -> bool:
     """
     path = folder / CONFIG
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a FIFO would wait for its writer
+            return False
         with path.open("rb") as file:
             return file.readline().startswith(MARK.encode())
     except (*MISSING, ValueError):  # a ValueError: no file can have this name
