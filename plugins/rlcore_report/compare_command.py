@@ -26,9 +26,10 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 def _compare(arguments: argparse.Namespace) -> int:
     from rlcore.loggers.console import make_console
+    from rlcore_report.answer import main_metric
     from rlcore_report.run_files import find_run
     from rlcore_report.run_record import read_run
-    from rlcore_report.variants import Variant, compare_variants
+    from rlcore_report.variants import LAST_REWARD, Variant, compare_variants
 
     a, b = (
         Variant(names, tuple(read_run(find_run(name)) for name in names.split(",")))
@@ -37,7 +38,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     console = make_console()
     _print_ends(console, (*a.runs, *b.runs))
     _print_table(console, ("option", a.label, b.label), _options(a.runs[0], b.runs[0]), "No option differs.")
-    rows = [_row(each) for each in compare_variants(a, b)]
+    main = main_metric(a.runs[0].metrics, a.runs[0].headline)
+    found = sorted(compare_variants(a, b), key=lambda each: each.name not in (main, LAST_REWARD))
+    rows = [_row(each) for each in found]
     _print_table(console, ("metric", a.label, b.label, "B - A", "pairs", ""), rows, "The runs share no metric.")
     for run in (*a.runs, *b.runs):
         _print_verdicts(console, run)

@@ -70,7 +70,8 @@ class ReportServer(ThreadingHTTPServer):
 
     def runs(self, asked: dict[str, list[str]]) -> bytes:
         """Return the list of runs, or that it is still the one of the stamp that is asked with."""
-        return _stamped({"runs": self.list.rows()}, asked)
+        rows = self.list.rows()
+        return _stamped({"common": dict(sorted(self.list.common(rows).items())), "runs": rows}, asked)
 
     def data(self, asked: dict[str, list[str]]) -> bytes | None:
         """Return the data of the runs whose keys are asked for; None if one does not exist."""

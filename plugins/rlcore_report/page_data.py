@@ -14,7 +14,7 @@ import numpy as np
 from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
-from rlcore_report.answer import best_checkpoint, change_of, in_one_sentence, spent
+from rlcore_report.answer import best_checkpoint, change_in, change_of, in_one_sentence, spent
 from rlcore_report.metric_groups import (
     MAX_POINTS,
     Series,
@@ -71,6 +71,7 @@ def page_data(runs: Sequence[RunRecord], *, stamp: str = "", keys: Sequence[str]
         ],
         "keys": list(keys),
         "variants": [{"label": visible(kind.label), "runs": len(kind.runs), "axes": _axes(kind)} for kind in kinds],
+        "main": next((visible(change.metric) for run in runs if (change := change_in(run.metrics, run.headline))), ""),
         "headline": [visible(name) for name in headline_charts(names, _headline(kinds))],
         "groups": curve_groups(kinds),
         "verdicts": [[attrs.asdict(each) for each in judged] for judged in found],

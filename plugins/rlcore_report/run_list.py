@@ -38,7 +38,7 @@ SEARCHED = 8_000_000
 
 @attrs.frozen
 class ListedRun:
-    """What the list shows of a run: of the metric of its card the last value and the best, and the time of a step."""
+    """What the list shows of a run: of the metric of its card the last and the best value, and its options."""
 
     name: str
     trainer: str
@@ -49,6 +49,7 @@ class ListedRun:
     last: float | None
     best: float | None
     step_s: float
+    options: Mapping[str, str]
 
 
 def listed(run: RunRecord) -> ListedRun:
@@ -95,6 +96,7 @@ def _row(
         last=rounded(change.after) if change else None,
         best=rounded(change.best) if change else None,
         step_s=step_s,
+        options=_options(head_of(folder / "config.yaml", 200_000).decode("utf-8", "replace")),
     )
 
 
@@ -129,6 +131,24 @@ def _option(config: str, section: str, name: str) -> str:
     return "" if text in ("null", "~") else text
 
 
+_LINE = re.compile(r"( *)([^\s:#'\"-][^:]*):(?: (.+))?$")
+
+
+def _options(config: str) -> dict[str, str]:
+    """Return the plain options of a configuration as every run writes it, by their dotted paths."""
+    found, path = dict[str, str](), list[str]()
+    for line in config.splitlines():
+        if parts := _LINE.match(line):
+            path[len(parts[1]) // 2 :] = [parts[2]]
+            if parts[3]:
+                text = parts[3].strip()
+                is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+                found[visible(".".join(path))] = visible(text[1:-1] if is_quoted else text)[:LONGEST_OPTION]
+    return found
+
+
+LONGEST_OPTION = 60
+"""Characters of an option that the list shows."""
 DEPTH = 3
 """Folders below a root in which runs are looked for, such as those of a sweep."""
 HEAD_START_S = 1.0
@@ -200,6 +220,16 @@ class RunList:
         rows.sort(key=lambda row: -row["changed"])
         self._judge_later({row["key"]: waiting[row["key"]] for row in rows if row["key"] in waiting})
         return rows
+
+    @staticmethod
+    def common(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """Return the options that are equal in all rows, and leave to each row its others."""
+        if not rows:
+            return {}
+        alike = set.intersection(*({*row["options"].items()} for row in rows))
+        for row in rows:
+            row["options"] = {path: value for path, value in row["options"].items() if (path, value) not in alike}
+        return dict(alike)
 
     def close(self) -> None:
         """End the thread that makes verdicts."""

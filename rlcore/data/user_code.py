@@ -123,4 +123,8 @@ def list_names(names: Iterable[Any]) -> str:
 def _public(target: object) -> str:
     if not isinstance(target, ModuleType | type):
         return ""
-    return ", only " + list_names(name for name in vars(target) if not name.startswith("_"))
+    public = {name: value for name, value in vars(target).items() if not name.startswith("_")}
+    own = [name for name, value in public.items() if callable(value)] or [
+        name for name, value in public.items() if not isinstance(value, ModuleType)
+    ]
+    return ", only " + list_names(own)

@@ -13,9 +13,9 @@ function End({ end }) {
     ${end.command ? html`<div class="best"><span class="dim">continue it with</span> <${Copied} text=${end.command} /></div>` : null}</div>`;
 }
 function Answer({ run, i }) {
-  const { change, best, verdict, seconds, tokens, device } = run.answer, { total, step } = run;
+  const { change, best, verdict, seconds, tokens, device } = run.answer;
   const late = change && change.metric.startsWith("eval/") && change.spans[0][0] > 0;
-  const facts = [[`step ${step}${total ? ` of ${total}` : ""}`], [seconds === null ? "" : `${duration(seconds)} in steps`],
+  const facts = [[seconds === null ? "" : `${duration(seconds)} in steps`],
     [tokens === null ? "" : `${large(tokens)} tokens`], [device], [run.seed === null ? "" : `seed ${run.seed}`]].map((parts) => parts.filter(Boolean).join(", ")).filter(Boolean);
   return html`<article class="answer-card" aria-label=${run.name}>
     <div class="whose">${store.data.variants.length > 1 ? html`<${Sample} variant=${run.variant} />` : null}<b>${run.name}</b> <span class="dim">${run.trainer}, ${run.model}</span></div>

@@ -37,7 +37,7 @@ def test_it_shows_the_answer_charts_verdicts_samples_and_options_and_fetches_not
     card = page.locator(".answer-card").inner_text()
     assert "eval/reward/mean" in card
     assert "0.1 → 40.1" in card  # the rewards of three prompts, at steps 0 and 40
-    assert "+40.00 ± 0.00 over 3 prompts" in card
+    assert "+40.00 ± 0.00 over 3 rows" in card
     assert "Entropy collapsed" in page.locator(".answer-card .said.bad").inner_text()
     assert "20 s in steps · 18 k tokens" in card  # 40 steps of .5 s with 900 tokens a second
     large = page.locator(".charts.large .chart")
