@@ -210,7 +210,7 @@ def _compared(series: Series | None, metric: str, sign: int, score: float, step:
         where = "before training" if steps[place] == 0 else f"after step {steps[place]}"
         remedy = "" if steps[place] == 0 else "; its model was not kept: checkpoint.keep_best=1 keeps it"
         note = f"{metric} was better {where}, {values[place]:.4g}{remedy}"
-    return not math.isnan(score) and (step == steps[0] or sign * score > sign * values[0]), note
+    return not math.isnan(score) and not note and bool(step == steps[0] or sign * score > sign * values[0]), note
 
 
 def _line(folder: Path) -> str:

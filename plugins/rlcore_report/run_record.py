@@ -146,7 +146,7 @@ def _read_end(run: RunRecord, *, is_running: bool) -> RunEnd:
     if state == "killed":
         why = f"its process ended without a word, as by SIGKILL or a lack of memory; last written {why}"
     if state == "finished":
-        return RunEnd(state, f"Finished at {done}: {why}.")
+        return RunEnd(state, f"Finished at {done}." if why.startswith("all ") else f"Finished at {done}: {why}.")
     text = f"{state.capitalize()} after {done}: {why}".rstrip(".")
     command = RunDir(run.folder).continuation()
     return RunEnd(state, f"{text}." if command else f"{text}. There is no checkpoint to continue from.", command)

@@ -60,7 +60,7 @@ def test_a_run_records_an_error_a_stop_and_its_end_and_forgets_them_when_it_goes
     )  # fmt: skip
     assert read_run(result.run_dir).end.sentence == "Stopped after step 3 of 4: enough."
     train(tiny_gpt2, char_tokenizer, tmp_path / "runs", reward, resume="auto")
-    assert read_run(result.run_dir).end.sentence == "Finished at step 4 of 4: all 4 steps."
+    assert read_run(result.run_dir).end.sentence == "Finished at step 4 of 4."
 
 
 def killed(folder: Path) -> Path:
