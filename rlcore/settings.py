@@ -204,11 +204,14 @@ class CheckpointConfig:
     keep_best: int = option(
         0, "number of best checkpoints by `metric` to keep as well; if not 0, each evaluation writes a checkpoint", ge=0
     )
-    metric: str = option(
-        "eval/reward/mean", "evaluation metric that ranks checkpoints; if eval.gen has lists, the best value over all "
+    metric: str | None = option(
+        None, "evaluation metric that ranks checkpoints; by default the one that the trainer names, such as "
+        "eval/loss, or eval/reward/mean if no samples are held out; if eval.gen has lists, the best value over all "
         "combinations, or that of the combination named as in `eval/reward/mean@temperature=1`"
     )  # fmt: skip
-    mode: Literal["max", "min"] = option("max", "whether a higher or a lower `metric` is better")
+    mode: Literal["max", "min"] | None = option(
+        None, "whether a higher or a lower `metric` is better; by default a lower one if it is a loss"
+    )
     format: Literal["safetensors", "dcp"] = option(
         "safetensors", "files of weights and moments that run.shard=fsdp divides: whole tensors, written by process 0, "
         "or torch.distributed.checkpoint, with which each process writes its parts (`rlcore export` completes them)"

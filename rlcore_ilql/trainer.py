@@ -25,7 +25,7 @@ class ILQLTrainer:
     default_for = ("samples", "rewards")
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
     default_beta = 16.0  # of Wordle in the published code of Snell et al. 2022, arXiv:2206.11871
-    headline = ("loss/total", "loss/q", "loss/v", "loss/cql", "loss/awac")
+    headline = ("eval/reward/mean", "loss/total", "loss/q", "loss/v", "loss/cql", "loss/awac")
     workload = staticmethod(workload)
 
     def __init__(self, config: ILQLConfig, run: Run) -> None:

@@ -42,7 +42,7 @@ class PPOTrainer:
     needs = ("reward_fn", "prompts")
     default_for = ("reward_fn",)
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
-    headline = ("reward/mean", "kl/mean", "loss/policy", "loss/value", "response/length_mean")
+    headline = ("eval/reward/mean", "reward/mean", "kl/mean", "loss/policy", "loss/value", "response/length_mean")
     workload = staticmethod(workload)
 
     def __init__(self, config: PPOConfig, run: Run) -> None:

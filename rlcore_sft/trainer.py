@@ -19,6 +19,7 @@ class SFTTrainer:
 
     needs = ("samples",)
     default_for = ("samples",)
+    headline = ("eval/loss", "loss/total")
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
 
     @staticmethod

@@ -1,7 +1,8 @@
 """Where each file of the repository is found on the site.
 
-The README is the front page, the pages of `docs/` lie beside it, the READMEs of packages are in `packages/`, and a
-source file that a page links to is a page in `source/`.
+The front page is what the README has before its first section; its sections are the page `install`. The pages of
+`docs/` lie beside it, the READMEs of packages are in `packages/`, and a source file that a page links to is a page in
+`source/`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "rlcore_*/README.md", "plugins/**/README.md")
 NAMED = {
-    "README.md": "index",
+    "README.md": "install",
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
     "docs/index.md": "contents",

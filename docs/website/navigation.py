@@ -17,11 +17,14 @@ API = ("Reference", "api/index")
 
 def toctrees(page: Path) -> str:
     """Return the directives that tell Sphinx which pages come below a page."""
-    if page == Path("README.md"):
-        return "".join(_toctree(names, caption=caption) for caption, names in sections().items())
     if page in PARENTS:
         return _toctree(_linked(page, (ROOT / page).read_text(encoding="utf-8"), below=page.parent))
     return ""
+
+
+def front_toctrees() -> str:
+    """Return the directives of the front page, below which every other page comes."""
+    return "".join(_toctree(names, caption=caption) for caption, names in sections().items())
 
 
 def sections() -> dict[str, list[str]]:
@@ -43,5 +46,5 @@ def _linked(page: Path, text: str, *, below: Path = Path()) -> list[str]:
 
 def _toctree(names: list[str], *, caption: str = "") -> str:
     lines = ["", "```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), ""]
-    lines += ["Install and first run <self>" if name == "index" else f"/{name}" for name in names]
+    lines += [f"/{name}" for name in names]
     return "\n".join([*lines, "```", ""])

@@ -9,10 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from website.addresses import ROOT, docname, pages, resolve
-from website.navigation import toctrees
+from website.navigation import front_toctrees, toctrees
 from website.subjects import index_entries
 
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+README = Path("README.md")
+NEXT = """
+**Next:** [install and train a first model](README.md), [how a run works](docs/how-a-run-works.md), or
+[all pages](docs/index.md).
+"""
+SECTION = re.compile(r"^##+ (.+)\n", re.MULTILINE)
 HEADING = re.compile(r"^# .+\n", re.MULTILINE)
 COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[#)])")
@@ -25,6 +31,11 @@ def write(folder: Path) -> None:
     linked: set[Path] = set()
     for page in pages():
         text = COMMENT.sub("", (ROOT / page).read_text(encoding="utf-8"))
+        if page == README:
+            front, text = _front(text)
+            front = _with_site_links(front, page, linked) + front_toctrees()
+            (folder / "index.md").write_text(front, encoding="utf-8")
+        text = SECTION.sub(_index_of_section(page), text)
         parts = [part if part.startswith("```") else _with_site_links(part, page, linked) for part in FENCE.split(text)]
         _write_page(folder, page, HEADING.sub(_index_after(page), "".join(parts), count=1) + toctrees(page))
     for path in sorted(linked):
@@ -33,9 +44,21 @@ def write(folder: Path) -> None:
     shutil.copytree(ROOT / "docs/images", folder / "images")
 
 
+def _front(readme: str) -> tuple[str, str]:
+    """Return the front page, what the README has before its first section, and the page of its sections."""
+    front, _, rest = readme.partition("\n## ")
+    front = front.replace("](#", "](README.md#")
+    return f"{front}\n{NEXT}", f"# Install and first run\n\n## {rest}"
+
+
 def _index_after(page: Path) -> Callable[[re.Match[str]], str]:
     """Return a function that puts the subjects of a page below its heading."""
     return lambda heading: f"{heading[0]}\n{index_entries(page)}"
+
+
+def _index_of_section(page: Path) -> Callable[[re.Match[str]], str]:
+    """Return a function that puts the subjects of a section below its heading."""
+    return lambda heading: f"{heading[0]}\n{index_entries(page, heading[1])}"
 
 
 def _write_page(folder: Path, path: Path, text: str) -> None:

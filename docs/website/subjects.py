@@ -7,7 +7,7 @@ from pathlib import Path
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "README.md": ("install", "quick start"),
     "docs/algorithms.md": ("kl", "kl penalty", "advantage", "loss", "clip"),
-    "docs/configuration.md": ("temperature", "top_p", "max_new_tokens", "learning rate", "batch size", "options"),
+    "docs/configuration.md": ("temperature", "top_p", "max_new_tokens", "batch size", "options"),
     "docs/data.md": (
         "reward columns", "reward function", "custom reward function", "reward_fn", "data set", "chat template",
         "packing",
@@ -36,14 +36,18 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "torchrun", "tensor parallel", "cluster",
     ),
     "docs/sweeps.md": ("sweep", "hyperparameters", "hyperparameter search", "optuna"),
-    "docs/training.md": ("evaluation", "epochs", "steps", "early stopping", "stop a run", "seed"),
+    "docs/training.md": ("evaluation", "epochs", "steps", "seed"),
+    "docs/training.md#Steps, rounds, epochs and batches": ("gradient accumulation", "effective batch size"),
+    "docs/training.md#The optimizer": ("learning rate", "weight decay"),
+    "docs/training.md#Learning rates by the size of the model": ("learning rate too high", "learning rate too low"),
+    "docs/training.md#Stopping": ("early stopping", "stop a run"),
     "docs/tutorial.md": ("publish a plugin", "write a trainer", "own algorithm", "custom trainer"),
     "plugins/rlcore_rewards/human/README.md": ("human feedback", "rlhf", "annotation"),
 }  # fmt: skip
-"""The file of each page, and the subjects that it answers, in lower case."""
+"""The file of each page, or one of its headings after a #, and the subjects that it answers, in lower case."""
 
 
-def index_entries(page: Path) -> str:
-    """Return the directive by which Sphinx indexes a page under its subjects; empty if it has none."""
-    subjects = SUBJECTS.get(page.as_posix(), ())
+def index_entries(page: Path, heading: str = "") -> str:
+    """Return the directive by which Sphinx indexes a page, or a section, under its subjects; empty if it has none."""
+    subjects = SUBJECTS.get(f"{page.as_posix()}#{heading}" if heading else page.as_posix(), ())
     return f"```{{index}} {', '.join(f'! {each}' for each in subjects)}\n```\n" if subjects else ""  # !: listed first

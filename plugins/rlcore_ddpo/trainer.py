@@ -46,6 +46,7 @@ class DDPOTrainer:
     """Denoising diffusion policy optimisation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
 
     needs = ("reward_fn", "prompts")
+    headline = ("eval/reward/mean", "reward/mean")
     architecture = "stable_diffusion"
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
     workload, rehearse = staticmethod(workload), staticmethod(rehearse)

@@ -24,7 +24,7 @@ class DistillTrainer:
     needs: ClassVar[tuple[str, ...]] = ("samples",)
     off_policy, scores_samples = True, True
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
-    headline = ("loss/total", "distill/agreement")
+    headline = ("eval/loss/total", "loss/total", "distill/agreement")
     lowers = "loss/total"
     workload = staticmethod(workload)
 

@@ -54,7 +54,14 @@ class OnlineDPOTrainer:
 
     needs = ("reward_fn", "prompts")
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
-    headline = ("reward/mean", "rewards/accuracies", "rewards/margins", "pairs/fraction", "response/length_mean")
+    headline = (
+        "eval/reward/mean",
+        "reward/mean",
+        "rewards/accuracies",
+        "rewards/margins",
+        "pairs/fraction",
+        "response/length_mean",
+    )
     workload = staticmethod(workload)
 
     def __init__(self, config: OnlineDPOConfig, run: Run) -> None:

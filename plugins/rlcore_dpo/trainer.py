@@ -31,7 +31,7 @@ class DPOTrainer:
 
     needs = ("samples",)
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
-    headline = ("loss/total", "rewards/accuracies", "rewards/margins", "kl/")
+    headline = ("eval/rewards/accuracies", "rewards/accuracies", "loss/total", "rewards/margins", "kl/")
     lowers = "loss/total"
     sample_pipeline = staticmethod(sample_pipeline)
     workload = staticmethod(workload)
@@ -101,7 +101,7 @@ class DPOTrainer:
         else:
             for meter in meters.values():
                 whole.merge(meter)
-        means = whole.means()
+        means = whole.means() | {"data/held_out": float(len(self.held_out))}
         for source in filter(None, meters):
             means |= {f"{name}/{source}": value for name, value in meters[source].means().items()}
         return means

@@ -95,7 +95,14 @@ class GRPOTrainer:
 
     needs = ("reward_fn", "prompts")
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
-    headline = ("reward/mean", "kl/mean", "policy/entropy", "response/length_mean", "group/zero_spread_fraction")
+    headline = (
+        "eval/reward/mean",
+        "reward/mean",
+        "kl/mean",
+        "policy/entropy",
+        "response/length_mean",
+        "group/zero_spread_fraction",
+    )
     workload = staticmethod(workload)
 
     def __init__(self, config: GRPOConfig, run: Run) -> None:

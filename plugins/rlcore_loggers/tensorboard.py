@@ -33,7 +33,7 @@ class TensorBoardLogger:
         self._writer = cast("Any", writer)  # torch declares its attribute `file_writer` as None
         options = to_record(run.config)
         self._writer.add_text("config", _block(dump_yaml(options)), run.step)
-        experiment, begun, self._ended = hparams(dict(_leaves(options)), {run.config.checkpoint.metric: 0.0})
+        experiment, begun, self._ended = hparams(dict(_leaves(options)), {str(run.config.checkpoint.metric): 0.0})
         self._writer.file_writer.add_summary(experiment, run.step)
         self._writer.file_writer.add_summary(begun, run.step)
 

@@ -19,6 +19,7 @@ class ReinforceTrainer:
     """REINFORCE with a baseline (`rlcore.protocols.Trainer`); equations in the package's docstring."""
 
     needs = ("reward_fn", "prompts")
+    headline = ("eval/reward/mean", "reward/mean")
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
 
     @staticmethod

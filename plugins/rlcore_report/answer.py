@@ -13,20 +13,17 @@ import attrs
 import numpy as np
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore_report.metric_groups import LARGEST, Series
-from rlcore_report.run_files import read_rows
+from rlcore_report.health.judged_run import ENOUGH, change_by
+from rlcore_report.metric_groups import LARGEST, Series, plain_name
+from rlcore_report.run_files import read_rows, read_whole
 from rlcore_report.run_record import RunRecord
 from rlcore_report.samples_on_page import prompts_by_step, read_samples
 from rlcore_report.variants import T_975, paired
 from rlcore_report.verdicts import Verdict, verdicts
 
-REWARDS = ("eval/reward/mean", "reward/mean")
-ACCURACIES = ("reward/accuracy", "step/accuracy")
-"""What reward models are trained for, in front of their mean score, whose level is arbitrary; a trainer names it."""
-LOSSES = ("eval/loss/total", "loss/total", "eval/loss", "loss")
-LARGEST_FILE = 100_000_000
-"""Bytes of completions.jsonl beyond which no interval over its prompts is computed."""
-
+HELD_OUT = ("eval/reward/mean", "eval/loss/total", "eval/loss")
+TRAINED = ("reward/mean", "loss/total", "loss")
+"""The main metrics of runs whose trainer names none that they have: those of evaluations before those of training."""
 AUTO_CLASSES = {
     "ForCausalLM": "AutoModelForCausalLM", "LMHeadModel": "AutoModelForCausalLM",
     "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
@@ -77,20 +74,29 @@ def main_metric(names: Mapping[str, Series], headline: Sequence[str]) -> str:
 def main_metrics(headline: Sequence[str]) -> list[str]:
     """Return the metrics that may be the main one of a run, those in front that are preferred.
 
-    An accuracy that the trainer names comes first, then the reward, then what the trainer names, then losses.
+    What was held out comes before what was trained on, and each time what the trainer names before usual metrics.
     """
-    named = sorted(headline, key=lambda name: name not in ACCURACIES)
-    both = [each for name in named for each in (f"eval/{name}", name)]
-    count = 2 * sum(name in ACCURACIES for name in headline)
-    return list(dict.fromkeys([*both[:count], *REWARDS, *both[count:], *LOSSES]))
+    named = [name for name in headline if name.startswith("eval/")]
+    others = [name for name in headline if not name.startswith("eval/")]
+    trained = [name.removeprefix("eval/") for name in named]
+    held_out = [*named, *HELD_OUT[:1], *(f"eval/{name}" for name in others), *HELD_OUT[1:]]
+    return list(dict.fromkeys([*held_out, *trained, *TRAINED[:1], *others, *TRAINED[1:]]))
+
+
+def is_loss(metric: str) -> bool:
+    """Return whether a lower value of a metric is the better one."""
+    return "loss" in metric
 
 
 def change_of(run: RunRecord) -> Change | None:
     """Return how far the main metric has moved; None for a run without metrics."""
     change = change_in(run.metrics, run.headline)
-    if change is not None and change.metric == REWARDS[0]:
-        return _over_prompts(run, change)
-    return change
+    if change is None or not change.metric.startswith("eval/"):
+        return change
+    pairs = run.metrics.get("eval/data/held_out")
+    if "accura" in change.metric and pairs is not None and len(pairs.known):
+        return _of_accuracy(change, int(pairs.known[-1]))
+    return _over_rows(run, change)
 
 
 def change_in(metrics: Mapping[str, Series], headline: Sequence[str]) -> Change | None:
@@ -107,32 +113,44 @@ def change_in(metrics: Mapping[str, Series], headline: Sequence[str]) -> Change 
         quantile = T_975[degrees - 1] if degrees <= len(T_975) else 1.96
         half = quantile * math.sqrt(early.var(ddof=1) / len(early) + late.var(ddof=1) / len(late))
         basis = f"the first and the last {len(early)} steps"
-    best = (min if "loss" in name else max)(series.known.tolist())
+    best = (min if is_loss(name) else max)(series.known.tolist())
     spans = (int(steps[0]), int(steps[len(early) - 1])), (int(steps[-len(late)]), int(steps[-1]))
     return Change(name, float(early.mean()), float(late.mean()), best, spans, half, basis)
 
 
-def _over_prompts(run: RunRecord, change: Change) -> Change:
-    """Add the interval of the difference over the prompts of both evaluations, if their rewards are the metric's."""
+def _of_accuracy(change: Change, count: int) -> Change:
+    """Add the interval of the difference of two accuracies on the same rows, as if the rows were others.
+
+    The same rows make the difference more certain than that, but which of them changed is not recorded.
+    """
+    spread = sum(max(share * (1 - share), 0.0) for share in (change.before, change.after))
+    return attrs.evolve(change, half_width=1.96 * math.sqrt(spread / max(1, count)), basis=f"{count} held-out rows")
+
+
+def _over_rows(run: RunRecord, change: Change) -> Change:
+    """Add the interval of the difference over the rows of both evaluations, if their numbers are the metric's.
+
+    Every evaluation has the same rows in the same order. Their prompts may all be one text, as those of environments
+    and those of images are.
+    """
     file = RunDir(run.folder).completions
-    if not file.is_file() or file.stat().st_size > LARGEST_FILE:
+    plain = change.metric.removeprefix("eval/")
+    columns = ("reward",) if plain == "reward/mean" else (plain, plain.removesuffix("/mean"))
+    found: dict[int, list[float]] = {step: [] for step in change.steps}
+    for row in read_rows(file, wanted=found.__contains__):
+        value = next((row[name] for name in columns if name in row), None)
+        number = float(value) if isinstance(value, int | float) and abs(value) < LARGEST else math.nan
+        found[row["step"]].append(number)
+    first, last = (np.array(found[step]) for step in change.steps)
+    if change.steps[0] == change.steps[1] or len(first) != len(last):
         return change
-    rewards: dict[int, dict[tuple[str, str], list[float]]] = {step: {} for step in change.steps}
-    for row in read_rows(file, wanted=rewards.__contains__):
-        reward = row.get("reward")
-        if isinstance(reward, int | float) and abs(reward) < LARGEST:
-            key = (str(row.get("prompt")), str(row.get("sampling", "")))
-            rewards[row["step"]].setdefault(key, []).append(float(reward))
-    if len(rewards) < 2:
+    shared = np.isfinite(first) & np.isfinite(last)
+    if shared.sum() < 2:
         return change
-    first, last = rewards.values()
-    shared = [key for key in first if key in last]
-    if len(shared) < 2:
-        return change
-    means = [[sum(side[key]) / len(side[key]) for key in shared] for side in (first, last)]
-    found = paired(change.metric, "prompts", *means)
-    same = np.allclose([found.a, found.b], [change.before, change.after], rtol=1e-3, atol=1e-6)
-    return attrs.evolve(change, half_width=found.half_width, basis=f"{found.count} prompts") if same else change
+    difference = paired(change.metric, "rows", first[shared].tolist(), last[shared].tolist())
+    same = np.allclose([difference.a, difference.b], [change.before, change.after], rtol=1e-3, atol=1e-6)
+    basis = f"{difference.count} rows"
+    return attrs.evolve(change, half_width=difference.half_width, basis=basis) if same else change
 
 
 def spent(run: RunRecord) -> tuple[Series | None, Series | None]:
@@ -150,16 +168,22 @@ def spent(run: RunRecord) -> tuple[Series | None, Series | None]:
 
 
 def best_checkpoint(run: RunRecord) -> dict[str, Any] | None:
-    """Return the checkpoint with the best score, else the newest, and the line of Python that loads it."""
+    """Return the checkpoint with the best score, else the newest, and the line of Python that loads it.
+
+    It is the best one only if it beats the first evaluation, that of the model before training if there was one. The
+    note names a better evaluation whose model was not kept.
+    """
     found = []
     for file in sorted((run.folder / "checkpoints").glob("*/manifest.json")):
         with suppress(OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError):
-            manifest = json.loads(file.read_text(encoding="utf-8"))
+            manifest = json.loads(read_whole(file))
             score = manifest.get("score")
             found.append((score if isinstance(score, int | float) else math.nan, int(manifest["step"]), file.parent))
+    metric = str(run.option("checkpoint", "metric") or "score")
+    mode = run.option("checkpoint", "mode") or ("min" if is_loss(metric) else "max")
+    sign = -1 if mode == "min" else 1
     folder, score, step = run.folder / "model", math.nan, run.last_step
     if found:
-        sign = -1 if run.option("checkpoint", "mode") == "min" else 1
         score, step, checkpoint = max(
             found, key=lambda each: (-math.inf if math.isnan(each[0]) else sign * each[0], each[1])
         )
@@ -168,13 +192,25 @@ def best_checkpoint(run: RunRecord) -> dict[str, Any] | None:
             folder = whole  # checkpoints of a pipeline have only what is trained
     if not folder.is_dir():
         return None
-    metric = str(run.option("checkpoint", "metric") or "score")
+    is_best, note = _compared(run.metrics.get(metric), metric, sign, score, step)
     return {
-        "step": step,
-        "score": score,
-        "metric": metric,
-        "line": _line(folder),
-    }
+        "step": step, "score": score, "metric": metric, "line": _line(folder), "is_best": is_best, "note": note,
+    }  # fmt: skip
+
+
+def _compared(series: Series | None, metric: str, sign: int, score: float, step: int) -> tuple[bool, str]:
+    """Return whether a checkpoint is better than the first evaluation, and what its reader has to know."""
+    if series is None or not len(series.known):
+        return not math.isnan(score), ""
+    values, steps = series.known, series.steps[np.isfinite(series.values)]
+    place = int((sign * values).argmax())
+    reached = score if not math.isnan(score) else sign * max(sign * values[steps == step], default=-math.inf)
+    note = ""
+    if sign * values[place] > sign * reached + 1e-9 * abs(reached) and steps[place] != step:
+        where = "before training" if steps[place] == 0 else f"after step {steps[place]}"
+        remedy = "" if steps[place] == 0 else "; its model was not kept: checkpoint.keep_best=1 keeps it"
+        note = f"{metric} was better {where}, {values[place]:.4g}{remedy}"
+    return not math.isnan(score) and not note and bool(step == steps[0] or sign * score > sign * values[0]), note
 
 
 def _line(folder: Path) -> str:
@@ -203,7 +239,7 @@ def _read(file: Path) -> Mapping[str, Any]:
     """Return the object of a JSON file; an empty one if it has none."""
     found: Any = None
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(read_whole(file))
     return found if isinstance(found, Mapping) else {}
 
 
@@ -213,17 +249,54 @@ def judged(run: RunRecord) -> list[Verdict]:
     return verdicts(run.metrics, prompts_by_step(rows), run.config)
 
 
-def in_one_sentence(found: Sequence[Verdict]) -> dict[str, str]:
-    """Return the level of the worst verdict, and a sentence that has the likely cause and the remedy."""
-    if not found:
+def in_one_sentence(run: RunRecord, found: Sequence[Verdict], change: Change | None) -> dict[str, str]:
+    """Return the level of the worst verdict, and a sentence that has the likely cause and the remedy.
+
+    Of a run without a problem, the sentence says what it learned, or that nothing can be told.
+    """
+    if not found or change is None:
         return {"level": "none", "name": "", "sentence": "There are too few metrics for a verdict."}
     worst = found[0]
     if worst.level == "good":
-        return {
-            "level": "good",
-            "name": "No problem found",
-            "sentence": f"None of {len(found)} checks found a problem.",
-        }
+        return _learned(run, change)
     begun = "" if worst.step is None else f" from step {worst.step} on"
     remedy = f"; set {worst.option} to {worst.value}" if worst.option else ""
     return {"level": worst.level, "name": worst.name, "sentence": f"{worst.name}{begun}: {worst.evidence}{remedy}."}
+
+
+def _learned(run: RunRecord, change: Change) -> dict[str, str]:
+    """Return what a run without a problem has learned, by the interval of its main metric."""
+    by = change.after - change.before
+    half = "" if math.isnan(change.half_width) else f" ({by:+.2g} ± {change.half_width:.2g}, over {change.basis})"
+    moved = f"{change.metric} {change.before:.3g} → {change.after:.3g}{half}"
+    if abs(by) <= change.half_width or by == 0:
+        name = "No clear change"
+        return {"level": "none", "name": name, "sentence": f"Not distinguishable from no change: {moved}."}
+    if (by < 0) != is_loss(change.metric):
+        return {"level": "warning", "name": "Worse", "sentence": f"Worse than before: {moved}."}
+    certain = "" if half else "; one number each, so there is no interval"
+    once = next((name for name in main_metrics(run.headline) if name.startswith("eval/") and name in run.metrics), "")
+    if once and not change.metric.startswith("eval/"):
+        value = f"{once} was measured once ({run.metrics[once].values[-1]:.3g}); eval.at_start=true shows its change"
+        return {"level": "good", "name": "Learned its data", "sentence": f"Learned: {moved}. Held out, {value}."}
+    if (total := run.total_steps) is not None and run.end.state == "finished" and _is_still_moving(run, change):
+        further = f"still {'falling' if is_loss(change.metric) else 'rising'}: continue with run.resume=auto"
+        sentence = f"Learned: {moved}{certain}; {further} run.steps={2 * total}."
+        return {"level": "good", "name": "Learned, still moving", "sentence": sentence}
+    return {"level": "good", "name": "Learned", "sentence": f"Learned: {moved}{certain}."}
+
+
+def _is_still_moving(run: RunRecord, change: Change) -> bool:
+    """Return whether the last third of the main metric, or of the training's, moves on by a tenth of the change."""
+    trained = plain_name(change.metric)
+    series = max(
+        (run.metrics[name] for name in (change.metric, trained) if name in run.metrics), key=lambda s: len(s.known)
+    )
+    count = len(series.known) // 3
+    if count < ENOUGH:
+        return False
+    known = np.isfinite(series.values)
+    last = Series(series.steps[known][-count:], series.values[known][-count:])
+    slope, error = change_by(last, int(last.steps[-1] - last.steps[0]))
+    wanted = -1 if is_loss(change.metric) else 1
+    return wanted * slope > max(3 * error, abs(change.after - change.before) / 10)

@@ -26,21 +26,39 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 def _compare(arguments: argparse.Namespace) -> int:
     from rlcore.loggers.console import make_console
+    from rlcore_report.answer import main_metric
     from rlcore_report.run_files import find_run
     from rlcore_report.run_record import read_run
-    from rlcore_report.variants import Variant, compare_variants
+    from rlcore_report.variants import LAST_REWARD, Variant, compare_variants
 
     a, b = (
         Variant(names, tuple(read_run(find_run(name)) for name in names.split(",")))
         for names in (arguments.a, arguments.b)
     )
     console = make_console()
+    _print_ends(console, (*a.runs, *b.runs))
     _print_table(console, ("option", a.label, b.label), _options(a.runs[0], b.runs[0]), "No option differs.")
-    rows = [_row(each) for each in compare_variants(a, b)]
+    main = main_metric(a.runs[0].metrics, a.runs[0].headline)
+    found = sorted(compare_variants(a, b), key=lambda each: each.name not in (main, LAST_REWARD))
+    rows = [_row(each) for each in found]
     _print_table(console, ("metric", a.label, b.label, "B - A", "pairs", ""), rows, "The runs share no metric.")
     for run in (*a.runs, *b.runs):
         _print_verdicts(console, run)
     return 0
+
+
+def _print_ends(console: Console, runs: Sequence[RunRecord]) -> None:
+    """Print how each run ended, and warn if what is compared has not come equally far."""
+    from rich.text import Text
+
+    for run in runs:
+        lines = [f"{run.name}: {run.end.sentence}", *([f"  {run.end.command}"] if run.end.command else [])]
+        console.print(Text("\n".join(lines)), soft_wrap=True)
+    steps = {run.last_step for run in runs}
+    if len(steps) > 1 and any(run.end.state != "finished" for run in runs):
+        text = f"These runs have not made equally many steps ({min(steps)} to {max(steps)}): their last metrics differ "
+        console.print(Text(f"{text}for that alone."), style="yellow")
+    console.print()
 
 
 def _options(a: RunRecord, b: RunRecord) -> list[Sequence[str]]:
@@ -79,9 +97,11 @@ def _print_verdicts(console: Console, run: RunRecord) -> None:
     prompts = prompts_by_step(read_samples(RunDir(run.folder).rollouts).rows)
     found = [each for each in verdicts(run.metrics, prompts, run.config) if each.level != "good"]
     console.print(Text(f"{run.name}: {'no problem found' if not found else ''}".rstrip()))
-    for each in found:
+    for each in [each for each in found if not each.follows]:
         begun = "" if each.step is None else f" (from step {each.step})"
         remedy = f"; set {each.option} to {each.value}" if each.option else ""
         console.print(Text(f"  {each.name}{begun}: {each.evidence}{remedy}"))
+    if following := [each.name for each in found if each.follows]:
+        console.print(Text(f"    from the first follow: {', '.join(following)}"))
     for note in run.notes:
         console.print(Text(f"  {note}"))

@@ -12,6 +12,7 @@ from html import escape
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from rlcore.checkpoints.run_folder import RunDir
 from rlcore.loggers import display_row, episode_metrics, place_in
 from rlcore.loggers.console import ConsoleConfig
 from rlcore.safe_text import hide_logins, visible, write
@@ -168,8 +169,8 @@ class LineLogger:
         """Print a summary: steps, time, last metrics, folder, how to load or resume."""
         run, steps = self.run, self.run.step - self._first_step
         summary = f"{steps} step{'' if steps == 1 else 's'} in {_duration(time.monotonic() - self._started)}"
+        early = run.total_steps is not None and run.step < run.total_steps
         if error is None:
-            early = run.total_steps is not None and run.step < run.total_steps
             resumed = f", now at step {run.step}" if self._first_step else ""
             self._print(f": {summary}{resumed}", *(("stopped", "bold yellow") if early else ("finished", "bold green")))
         elif isinstance(error, KeyboardInterrupt):
@@ -187,8 +188,8 @@ class LineLogger:
             folder, loader = (run.dir / "model").as_posix(), run.export_class
             loader = loader if "." in loader else f"transformers.{loader}"
             self._print(f'  load       {loader}.from_pretrained("{folder}")')
-        elif error is not None and any((run.dir / "checkpoints").glob("[0-9]*")):
-            self._print(f"  go on      run.root={run.dir.parent} run.name={run.dir.name} run.resume=auto")
+        if (error is not None or early) and (command := RunDir(run.dir).continuation()):
+            self._print(f"  go on      {command}")
         for dropped in run.take_unreported():
             self._print("", f"  dropped    {dropped}", "yellow")
 
@@ -233,7 +234,8 @@ def _evaluation_cells(metrics: Mapping[str, float], headline: Sequence[str]) -> 
         if not name.endswith(SIDE_STATISTICS) and not name.startswith(EPISODE):
             keys.setdefault(name, []).append(key)
     shown: list[str] = []
-    for name in sorted(keys, key=lambda name: (_distance_from_purpose(name), place_in(headline, name))):
+    main = next((entry.removeprefix("eval/") for entry in headline if entry.startswith("eval/")), "")
+    for name in sorted(keys, key=lambda name: (name != main, _distance_from_purpose(name), place_in(headline, name))):
         if len(shown) < MAX_CELLS:
             shown += keys[name]
     shown += [f"eval/{name}" for name in episode_metrics({key.removeprefix("eval/"): metrics[key] for key in metrics})]

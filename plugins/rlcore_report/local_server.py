@@ -70,7 +70,8 @@ class ReportServer(ThreadingHTTPServer):
 
     def runs(self, asked: dict[str, list[str]]) -> bytes:
         """Return the list of runs, or that it is still the one of the stamp that is asked with."""
-        return _stamped({"runs": self.list.rows()}, asked)
+        rows = self.list.rows()
+        return _stamped({"common": dict(sorted(self.list.common(rows).items())), "runs": rows}, asked)
 
     def data(self, asked: dict[str, list[str]]) -> bytes | None:
         """Return the data of the runs whose keys are asked for; None if one does not exist."""
@@ -79,16 +80,19 @@ class ReportServer(ThreadingHTTPServer):
         if not keys or None in folders:
             return None
         found = [folder for folder in folders if folder is not None]
+        stamp = "-".join(map(page_stamp, found))
+        if stamp in asked.get("stamp", ()):
+            return to_script({"stamp": stamp, "same": True}).encode()
         with self._lock:
-            stamp = "-".join(map(page_stamp, found))
-            if stamp in asked.get("stamp", ()):
-                return to_script({"stamp": stamp, "same": True}).encode()
-            if self._kept.get(keys, ("", b""))[0] != stamp:
-                self._kept[keys] = (stamp, readable_data(found, stamp=stamp, keys=keys).encode())
+            kept = self._kept.get(keys, ("", b""))
+        if kept[0] != stamp:  # without the lock, so that a large run delays no other
+            kept = (stamp, readable_data(found, stamp=stamp, keys=keys).encode())
+        with self._lock:
+            self._kept[keys] = kept
             self._kept.move_to_end(keys)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-            return self._kept[keys][1]
+        return kept[1]
 
 
 def _stamped(content: dict[str, Any], asked: dict[str, list[str]]) -> bytes:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlcore.loggers import place_in
+from rlcore_report.run_files import lines_of
 
 
 @attrs.frozen
@@ -94,8 +95,12 @@ USUAL = ("reward/mean", "reward/accuracy", "loss/total", "kl/mean", "policy/entr
 
 
 def plain_name(name: str) -> str:
-    """Return a metric's name without `eval/` and without the sampling setting of a sweep."""
-    return name.removeprefix("eval/").partition("@")[0]
+    """Return the name of a metric's chart: without `eval/` and the sampling setting of a sweep.
+
+    The loss of an evaluation is in the chart of the training's.
+    """
+    plain = name.removeprefix("eval/").partition("@")[0]
+    return "loss/total" if name == "eval/loss" else plain
 
 
 def sorted_into_groups(names: Iterable[str], headline: Sequence[str] = ()) -> list[tuple[MetricGroup, list[str]]]:
@@ -107,6 +112,7 @@ def sorted_into_groups(names: Iterable[str], headline: Sequence[str] = ()) -> li
         names: the metrics.
         headline: the names that the trainer declares (`rlcore.protocols.Trainer`).
     """
+    headline = [plain_name(entry) for entry in headline]
     ordered = sorted(set(map(plain_name, names)), key=lambda name: (not name.endswith("/mean"), name))
     found: dict[MetricGroup, list[str]] = {}
     for name in ordered:
@@ -124,6 +130,7 @@ def headline_charts(names: Iterable[str], headline: Sequence[str]) -> list[str]:
     rewards, and then the loss, the KL and the length.
     """
     plain = sorted(set(map(plain_name, names)))
+    headline = list(dict.fromkeys(map(plain_name, headline)))
     wanted = [*headline, *USUAL] if not any(place_in(headline, name) < len(headline) for name in plain) else headline
     found: list[str] = []
     for entry in wanted:
@@ -210,18 +217,13 @@ def _joined(parts: Sequence[Floats]) -> Series:
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = file.open("rb")
-    except FileNotFoundError:
-        return
-    with lines:
-        for line in lines:
-            try:
-                row = json.loads(line) if line.endswith(b"\n") else None
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict):
-                yield row
+    for line in lines_of(file):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row
 
 
 def thinned(series: Series, num_points: int = MAX_POINTS) -> Series:

@@ -1,27 +1,32 @@
-"""Output of a run in a notebook: one table and bar that are updated in place, and plots at the end."""
+"""Output of a run in a notebook: one table and bar that are updated in place; at the end its verdict and its curve."""
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 
+from rlcore.components import describe_error
 from rlcore.loggers.console import ConsoleConfig, ConsoleLogger
 from rlcore.protocols import RunView
 from rlcore.safe_text import visible
+from rlcore_report.answer import change_of, in_one_sentence, judged
 from rlcore_report.lines import MAX_CELLS, LineLogger, html_table, scores_first, short_name, show_cell, show_number
+from rlcore_report.metric_groups import plain_name, thinned
+from rlcore_report.run_record import RunRecord, read_run
 
 MAX_LINES = 12
 """Number of the newest lines that the table shows; metrics.jsonl has all."""
 REFRESH_S = 0.5
 """Shortest time between two updates of the output, which is stored in the notebook each time."""
-MAX_PLOTS = 6
+WIDTH, HEIGHT = 520, 160
+"""Size of the curve at the end, in pixels."""
 
 
 def in_notebook(console: ConsoleLogger) -> NotebookLogger:
@@ -63,7 +68,7 @@ class _Page:
 class NotebookLogger(LineLogger):
     """Logger with one cell output, updated in place: bar, newest lines, newest completions and the summary.
 
-    After the run, the numbers of the lines are plotted if matplotlib is installed.
+    After the run, its verdict, its folder and the curve of its main metric follow.
 
     Args:
         config: its options.
@@ -75,6 +80,7 @@ class NotebookLogger(LineLogger):
 
         self._lines: list[_Line] = []
         self._summary: list[str] = []
+        self._ended = ""
         self._completions: tuple[str, Sequence[Mapping[str, Any]]] = ("", ())
         self._refreshed = -REFRESH_S
         self._output = display(_Page("", ""), display_id=True)
@@ -87,12 +93,14 @@ class NotebookLogger(LineLogger):
         self._refresh()
 
     def close(self, error: BaseException | None) -> None:
-        """Add the summary; if the run has ended without an error, also plot its lines."""
+        """Add the summary, and what the run gives."""
         super().close(error)
+        try:
+            self._ended = ended_html(self.run.dir)
+        except Exception as problem:  # noqa: BLE001  the files of a run may contain anything, and the run itself is over
+            self._ended = f"<div>The run cannot be judged: {escape(visible(describe_error(problem)))}</div>"
         self._refreshed = -REFRESH_S
         self._refresh()
-        if error is None:
-            plot(self._lines)
 
     def _print_line(self, kind: str, step: int, cells: Sequence[tuple[str, float]], seconds: float | None) -> None:
         self._lines.append(_Line(kind, step, {label: float(value) for label, value in cells}, seconds))
@@ -109,6 +117,7 @@ class NotebookLogger(LineLogger):
             self._refreshed = time.monotonic()
             parts = [self._bar(), _lines_html(self._lines[-MAX_LINES:]), _completions_html(*self._completions)]
             parts += [f"<pre>{escape(chr(10).join(self._summary))}</pre>"] if self._summary else []
+            parts.append(self._ended)
             self._output.update(_Page("\n".join(parts), "\n".join(self._summary) or f"step {self.run.step}"))
 
     def _bar(self) -> str:
@@ -144,28 +153,37 @@ def _number(value: float | None) -> str:
     return "" if value is None else show_number(value).strip()
 
 
-def plot(lines: Sequence[_Line]) -> None:
-    """Display a plot of each column of the table that has several numbers; nothing without matplotlib."""
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for line in lines:
-        for label, value in line.cells.items():
-            name = label if line.kind == "step" else f"{line.kind} {label}"
-            curves.setdefault(name, []).append((line.step, value))
-    curves = {name: points for name, points in curves.items() if len(points) > 1}
-    if not curves or importlib.util.find_spec("matplotlib") is None:
-        return
-    from IPython.display import Image, display
-    from matplotlib.figure import Figure
+def ended_html(folder: Path) -> str:
+    """Return how a run ended, its verdict, its folder, and the curve of its main metric."""
+    run = read_run(folder, is_running=False)
+    change = change_of(run)
+    verdict = in_one_sentence(run, judged(run), change)
+    lines = [run.end.sentence, verdict["sentence"], f"folder: {run.folder}"]
+    lines += [f"continue it with: {run.end.command}"] if run.end.command else []
+    texts = "".join(f"<div>{escape(visible(line))}</div>" for line in lines)
+    return texts + (_curve(run, change.metric) if change is not None else "")
 
-    shown = list(curves.items())[:MAX_PLOTS]
-    columns = min(len(shown), 3)
-    figure = Figure(figsize=(4 * columns, 3 * -(-len(shown) // columns)), layout="constrained")
-    axes = figure.subplots(-(-len(shown) // columns), columns, squeeze=False).flatten()
-    for axis, (name, points) in zip(axes, shown, strict=False):
-        axis.plot(*zip(*points, strict=True))
-        axis.set(title=name, xlabel="step")
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=80)
-    display(Image(data=file.getvalue()))
+
+def _curve(run: RunRecord, metric: str) -> str:
+    """Return an image of a metric over steps: the training's as a line, the evaluations' as a dashed line."""
+    names = [name for name in run.metrics if plain_name(name) == plain_name(metric) and "@" not in name]
+    drawn = {name: thinned(run.metrics[name], 400) for name in names if len(run.metrics[name].known) > 1}
+    if not drawn:
+        return ""
+    values = np.concatenate([series.known for series in drawn.values()])
+    steps = np.concatenate([series.steps[np.isfinite(series.values)] for series in drawn.values()])
+    low, high, first, last = float(values.min()), float(values.max()), int(steps.min()), int(steps.max())
+    lines = ""
+    for name, series in drawn.items():
+        known = np.isfinite(series.values)
+        x = 5 + (WIDTH - 10) * (series.steps[known] - first) / max(1, last - first)
+        y = HEIGHT - 5 - (HEIGHT - 10) * (series.values[known] - low) / max(high - low, 1e-300)
+        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
+        dash = ' stroke-dasharray="6 3"' if name.startswith("eval/") else ""
+        lines += f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="1.5"{dash}/>'
+    which = "; evaluations dashed" if len(drawn) > 1 else ""
+    caption = f"{metric}, {low:.4g} to {high:.4g}, steps {first} to {last}{which}"
+    return (
+        f'<figure style="margin:0"><svg width="{WIDTH}" height="{HEIGHT}" role="img">{lines}</svg>'
+        f"<figcaption>{escape(visible(caption))}</figcaption></figure>"
+    )

@@ -14,7 +14,7 @@ import numpy as np
 from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.safe_text import visible
-from rlcore_report.answer import best_checkpoint, change_of, in_one_sentence, spent
+from rlcore_report.answer import best_checkpoint, change_in, change_of, in_one_sentence, spent
 from rlcore_report.metric_groups import (
     MAX_POINTS,
     Series,
@@ -71,6 +71,7 @@ def page_data(runs: Sequence[RunRecord], *, stamp: str = "", keys: Sequence[str]
         ],
         "keys": list(keys),
         "variants": [{"label": visible(kind.label), "runs": len(kind.runs), "axes": _axes(kind)} for kind in kinds],
+        "main": next((visible(change.metric) for run in runs if (change := change_in(run.metrics, run.headline))), ""),
         "headline": [visible(name) for name in headline_charts(names, _headline(kinds))],
         "groups": curve_groups(kinds),
         "verdicts": [[attrs.asdict(each) for each in judged] for judged in found],
@@ -92,7 +93,7 @@ def _run(run: RunRecord, name: str, variant: int) -> dict[str, Any]:
         "variant": variant,
         "step": run.last_step,
         "total": run.total_steps,
-        "running": run.is_running,
+        "end": {name: visible(text) for name, text in attrs.asdict(run.end).items()} | {"level": run.end.level},
         "trainer": visible(run.option("trainer", "name") or "unknown"),
         "model": visible(run.option("model", "path") or "unknown"),
         "seed": seed if type(seed := run.option("run", "seed")) is int else None,
@@ -118,9 +119,9 @@ def _answer(run: RunRecord, judged: Sequence[Verdict]) -> dict[str, Any]:
         "device": device_of(run.folder),
         "best": None if best is None else {
             "step": best["step"], "score": rounded(best["score"]), "metric": visible(best["metric"]),
-            "line": visible(best["line"]),
+            "line": visible(best["line"]), "isBest": best["is_best"], "note": visible(best["note"]),
         },
-        "verdict": {name: visible(text) for name, text in in_one_sentence(judged).items()},
+        "verdict": {name: visible(text) for name, text in in_one_sentence(run, judged, change).items()},
     }  # fmt: skip
 
 

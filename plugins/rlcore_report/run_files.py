@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rlcore.checkpoints.run_folder import RunDir, is_run
 from rlcore.config.plain import from_json
@@ -15,6 +18,8 @@ from rlcore.errors import CheckpointError, NoRollouts, io_remedy
 
 ROOT = Path("runs")
 Row = dict[str, Any]
+LARGEST_FILE, LARGEST_LINE = 256_000_000, 16_000_000
+"""Bytes of a file and of a line that are read: of a larger file its beginning and its end, of a longer line nothing."""
 _STEP = re.compile(rb'\{"step": (\d{1,18}),.*\}\n', re.DOTALL)
 
 
@@ -58,22 +63,77 @@ def read_rows(file: Path, *, wanted: Callable[[int], bool] = lambda _: True) -> 
         file: one JSON object a line, each with its step in front, as every run writes them.
         wanted: whether rows of a step are yielded; lines of others are not parsed.
     """
+    lines = lines_of(file)
+    while True:
+        try:
+            line = next(lines, None)
+        except OSError as error:
+            raise NoRollouts(f"{file}: cannot be read: {error.strerror}; {io_remedy(error)}") from error
+        if line is None:
+            return
+        if (begun := _STEP.match(line)) and not wanted(int(begun[1])):
+            continue
+        try:
+            row = from_json(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int) and wanted(row["step"]):
+            yield row
+
+
+def lines_of(file: Path) -> Iterator[bytes]:
+    """Yield the complete lines of a regular file that may still grow; of a very large one, its beginning and its end.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
     try:
-        lines = file.open("rb")
+        content = open_regular(file)
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise NoRollouts(f"{file}: cannot be read: {error.strerror}; {io_remedy(error)}") from error
-    with lines:
-        for line in lines:
-            if (begun := _STEP.match(line)) and not wanted(int(begun[1])):
-                continue
-            try:
-                row = from_json(line) if line.endswith(b"\n") else None
-            except ValueError:
-                continue
-            if isinstance(row, dict) and isinstance(row.get("step"), int) and wanted(row["step"]):
-                yield row
+    with content:
+        size = os.fstat(content.fileno()).st_size
+        parts = [(0, size)] if size <= LARGEST_FILE else [(0, LARGEST_FILE // 2), (size - LARGEST_FILE // 2, size)]
+        for begin, end in parts:
+            content.seek(begin)
+            if begin:
+                content.readline(LARGEST_LINE)  # its beginning is missing
+            while content.tell() < end and (line := content.readline(LARGEST_LINE)):
+                if line.endswith(b"\n"):
+                    yield line
+
+
+def head_of(file: Path, size: int) -> bytes:
+    """Return the first bytes of a regular file; none of what is no file, such as a FIFO, or cannot be read."""
+    with suppress(OSError), open_regular(file) as content:
+        return content.read(size)
+    return b""
+
+
+def read_whole(file: Path, limit: int = 5_000_000) -> str:
+    """Return the text of a small regular file.
+
+    Raises:
+        OSError: it cannot be read, is larger, or is no regular file.
+    """
+    with open_regular(file) as content:
+        found = content.read(limit + 1)
+    if len(found) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit / 1e6:.0f} MB", str(file))
+    return found.decode("utf-8", "replace")
+
+
+def open_regular(file: Path) -> BinaryIO:
+    """Open a regular file to read. Opening a FIFO or a device would wait for whoever writes to it.
+
+    Raises:
+        OSError: there is no such file, it is of another kind, or it cannot be read.
+    """
+    handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(errno.EINVAL, "is no regular file", str(file))
 
 
 def count_rows(file: Path) -> dict[int, int]:

@@ -25,10 +25,11 @@ from rlcore.checkpoints.claim import is_locked
 from rlcore.checkpoints.run_folder import MARK, RunDir
 from rlcore.components import describe_error
 from rlcore.safe_text import visible
-from rlcore_report.answer import Change, change_in, in_one_sentence, judged, main_metrics
+from rlcore_report.answer import Change, change_in, change_of, in_one_sentence, judged, main_metrics
 from rlcore_report.metric_groups import Series
 from rlcore_report.page_data import rounded
-from rlcore_report.run_record import RunRecord, planned_steps, read_run
+from rlcore_report.run_files import head_of, open_regular
+from rlcore_report.run_record import RunRecord, planned_steps, read_run, state_of
 from rlcore_report.stamps import list_stamp
 
 SEARCHED = 8_000_000
@@ -37,7 +38,7 @@ SEARCHED = 8_000_000
 
 @attrs.frozen
 class ListedRun:
-    """What the list shows of a run; `last` and `best` are the last value of the run's card and the best one."""
+    """What the list shows of a run: of the metric of its card the last and the best value, and its options."""
 
     name: str
     trainer: str
@@ -47,13 +48,15 @@ class ListedRun:
     metric: str
     last: float | None
     best: float | None
+    step_s: float
+    options: Mapping[str, str]
 
 
 def listed(run: RunRecord) -> ListedRun:
     """Return what the list shows of a run whose files are parsed, as its page shows it."""
     change = change_in(run.metrics, run.headline)
     trainer, model = run.option("trainer", "name"), run.option("model", "path")
-    return _row(run.folder, change, str(trainer or ""), str(model or ""), run.total_steps, run.last_step)
+    return _row(run.folder, change, str(trainer or ""), str(model or ""), run.total_steps, run.last_step, run.step_s)
 
 
 def search(folder: Path) -> ListedRun:
@@ -75,10 +78,14 @@ def search(folder: Path) -> ListedRun:
     limit = int(steps) if steps.isdecimal() and len(steps) < 16 else None
     planned = planned_steps(limit, float(epochs) if passes else None, passes, step)
     trainer, model = _option(config, "trainer", "name"), _option(config, "model", "path")
-    return _row(folder, change_in(found, headline), trainer, model, planned, step)
+    seconds = _values(content, "time/step_s")
+    step_s = float(np.median(seconds)) if seconds else 0.0
+    return _row(folder, change_in(found, headline), trainer, model, planned, step, step_s)
 
 
-def _row(folder: Path, change: Change | None, trainer: str, model: str, total: int | None, step: int) -> ListedRun:
+def _row(
+    folder: Path, change: Change | None, trainer: str, model: str, total: int | None, step: int, step_s: float
+) -> ListedRun:
     return ListedRun(
         name=visible(folder.resolve().name),
         trainer=visible(trainer or "unknown"),
@@ -88,19 +95,14 @@ def _row(folder: Path, change: Change | None, trainer: str, model: str, total: i
         metric=visible(change.metric) if change else "",
         last=rounded(change.after) if change else None,
         best=rounded(change.best) if change else None,
+        step_s=step_s,
+        options=_options(head_of(folder / "config.yaml", 200_000).decode("utf-8", "replace")),
     )
-
-
-def head_of(file: Path, size: int) -> bytes:
-    """Return the first bytes of a file; none if it cannot be read."""
-    with suppress(OSError), file.open("rb") as content:
-        return content.read(size)
-    return b""
 
 
 def _searched(file: Path) -> bytes:
     """Return the complete lines of a file, of a long one those at its beginning and its end."""
-    with suppress(OSError), file.open("rb") as lines:
+    with suppress(OSError), open_regular(file) as lines:
         size = os.fstat(lines.fileno()).st_size
         if size <= SEARCHED:
             content = lines.read()
@@ -129,6 +131,24 @@ def _option(config: str, section: str, name: str) -> str:
     return "" if text in ("null", "~") else text
 
 
+_LINE = re.compile(r"( *)([^\s:#'\"-][^:]*):(?: (.+))?$")
+
+
+def _options(config: str) -> dict[str, str]:
+    """Return the plain options of a configuration as every run writes it, by their dotted paths."""
+    found, path = dict[str, str](), list[str]()
+    for line in config.splitlines():
+        if parts := _LINE.match(line):
+            path[len(parts[1]) // 2 :] = [parts[2]]
+            if parts[3]:
+                text = parts[3].strip()
+                is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+                found[visible(".".join(path))] = visible(text[1:-1] if is_quoted else text)[:LONGEST_OPTION]
+    return found
+
+
+LONGEST_OPTION = 60
+"""Characters of an option that the list shows."""
 DEPTH = 3
 """Folders below a root in which runs are looked for, such as those of a sweep."""
 HEAD_START_S = 1.0
@@ -191,13 +211,25 @@ class RunList:
                 judged_run = self._judged.get(key) or _Judged(None, None, PENDING)
                 if judged_run.stamp != stamp:
                     waiting[key] = folder
+                summary = self._summary(key, folder, stamp)
+                state, _ = state_of(folder, is_running=is_locked(folder), step_s=summary["step_s"])
                 rows.append({
-                    "key": key, **self._summary(key, folder, stamp), "verdict": dict(judged_run.verdict),
-                    "running": is_locked(folder), "changed": changed,
+                    "key": key, **summary, "verdict": dict(judged_run.verdict), "state": visible(state),
+                    "changed": changed,
                 })  # fmt: skip
         rows.sort(key=lambda row: -row["changed"])
         self._judge_later({row["key"]: waiting[row["key"]] for row in rows if row["key"] in waiting})
         return rows
+
+    @staticmethod
+    def common(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """Return the options that are equal in all rows, and leave to each row its others."""
+        if not rows:
+            return {}
+        alike = set.intersection(*({*row["options"].items()} for row in rows))
+        for row in rows:
+            row["options"] = {path: value for path, value in row["options"].items() if (path, value) not in alike}
+        return dict(alike)
 
     def close(self) -> None:
         """End the thread that makes verdicts."""
@@ -245,7 +277,7 @@ def _judge(folder: Path) -> _Judged:
     try:
         record = read_run(folder)
         run = listed(record)
-        verdict = in_one_sentence(judged(record))
+        verdict = in_one_sentence(record, judged(record), change_of(record))
     except Exception as error:  # noqa: BLE001  the files of a run may contain anything
         verdict = {
             "level": "none", "name": "unreadable", "sentence": f"The run cannot be read: {describe_error(error)}"

@@ -1,4 +1,4 @@
-"""What a run's folder holds, read for a report: metrics, texts, configuration, and what is amiss with the files.
+"""What a run's folder holds, read for a report: metrics, configuration, how it ended, and what is amiss with the files.
 
 Also in this file: where a run was trained: written to its folder after its first step, and read for the card of its
 report.
@@ -10,12 +10,15 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 
 from rlcore._version import __version__
 from rlcore.checkpoints.claim import is_locked
@@ -24,6 +27,8 @@ from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
 from rlcore.safe_text import visible
 from rlcore_report.metric_groups import Series, read_series
+from rlcore_report.run_files import LARGEST_FILE, head_of, read_whole
+from rlcore_report.stamps import list_stamp
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
@@ -32,6 +37,51 @@ if TYPE_CHECKING:
 LARGEST_STEP = 10**15
 """Numbers of steps beyond this are not ones that a script of a page represents exactly."""
 _WRITTEN_BY = re.compile(rf"{re.escape(MARK)}, written by rlcore (\S+?)[;\s]")
+
+
+SILENT_S, SILENT_STEPS = 600.0, 20
+"""A run that goes on is silent if it wrote nothing for so many seconds, and for so many of its steps."""
+LEVELS = {"finished": "good", "running": "good", "stopped": "warning", "interrupted": "warning", "silent": "warning"}
+"""How much the end of a run is worth a word; any other end is bad."""
+
+
+@attrs.frozen
+class RunEnd:
+    """How a run ended, or that it goes on.
+
+    Attributes:
+        state: `running`, `silent`, `finished`, `stopped`, `interrupted`, `failed` or `killed`.
+        sentence: the step, and the reason.
+        command: what continues the run; empty if it is finished or goes on.
+    """
+
+    state: str
+    sentence: str
+    command: str = ""
+
+    @property
+    def level(self) -> str:
+        """Return `good`, `warning` or `bad`."""
+        return LEVELS.get(self.state, "bad")
+
+
+def state_of(folder: Path, *, is_running: bool, step_s: float = 0.0) -> tuple[str, str]:
+    """Return how a run ended in a word, and why; for one that goes on or was killed, since when nothing was written.
+
+    Args:
+        folder: the run's folder.
+        is_running: whether a process is writing to it.
+        step_s: the time of one of its steps, in seconds.
+    """
+    changed = list_stamp(folder)[1]
+    at = datetime.fromtimestamp(changed).astimezone().isoformat(sep=" ", timespec="minutes") if changed else "its start"
+    if is_running:
+        is_silent = time.time() - changed > max(SILENT_S, SILENT_STEPS * step_s)
+        return ("silent" if is_silent else "running"), at
+    with suppress(OSError, ValueError, RecursionError, TypeError, AttributeError):
+        found = json.loads(head_of(folder / "end.json", 100_000))
+        return str(found.get("how")), str(found.get("reason"))
+    return "killed", at
 
 
 @attrs.frozen(eq=False)
@@ -44,7 +94,7 @@ class RunRecord:
         config: the resolved configuration; empty if config.yaml is damaged.
         plugins: versions of the plugins that took part.
         headline: the metrics that matter most, as the trainer names them.
-        is_running: whether a process is writing to the folder.
+        end: how it ended, or that it goes on.
         notes: sentences on what is missing or damaged.
     """
 
@@ -53,7 +103,7 @@ class RunRecord:
     config: Mapping[str, Any]
     plugins: Mapping[str, str]
     headline: tuple[str, ...]
-    is_running: bool
+    end: RunEnd
     notes: tuple[str, ...]
 
     @property
@@ -73,10 +123,33 @@ class RunRecord:
         values = [] if passes is None else passes.values[-1:].tolist()
         return planned_steps(self.option("run", "steps"), self.option("run", "epochs"), values, self.last_step)
 
+    @property
+    def step_s(self) -> float:
+        """Return the median time of a step in seconds; 0 if it is unknown."""
+        seconds = self.metrics.get("time/step_s")
+        return float(np.median(seconds.known)) if seconds is not None and len(seconds.known) else 0.0
+
     def option(self, section: str, name: str) -> Any:
         """Return an option of the configuration; None if it is missing."""
         part = self.config.get(section)
         return part.get(name) if isinstance(part, Mapping) else None
+
+
+def _read_end(run: RunRecord, *, is_running: bool) -> RunEnd:
+    """Return how a run ended, with the command that continues it."""
+    step, total = run.last_step, run.total_steps
+    state, why = state_of(run.folder, is_running=is_running, step_s=run.step_s)
+    done = f"step {step} of {total}" if total else f"step {step}"
+    if state in ("running", "silent"):
+        since = f", but nothing was written since {why}" if state == "silent" else ""
+        return RunEnd(state, f"Still running at {done}{since}.")
+    if state == "killed":
+        why = f"its process ended without a word, as by SIGKILL or a lack of memory; last written {why}"
+    if state == "finished":
+        return RunEnd(state, f"Finished at {done}." if why.startswith("all ") else f"Finished at {done}: {why}.")
+    text = f"{state.capitalize()} after {done}: {why}".rstrip(".")
+    command = RunDir(run.folder).continuation()
+    return RunEnd(state, f"{text}." if command else f"{text}. There is no checkpoint to continue from.", command)
 
 
 def planned_steps(steps: Any, epochs: Any, passes: Sequence[float], last_step: int) -> int | None:
@@ -104,19 +177,22 @@ def read_run(folder: Path, *, is_running: bool | None = None) -> RunRecord:
     """
     run, notes = RunDir(folder), []
     metrics = read_series(run.metrics)
+    for file in (run.metrics, run.completions, run.rollouts):
+        with suppress(OSError):
+            if (size := file.stat().st_size) > LARGEST_FILE:
+                notes.append(f"{file.name} has {size / 1e9:.1f} GB: only its beginning and its end are read.")
     if not metrics:
         notes.append("The run has no metrics: no step and no evaluation has finished.")
     config, plugins, headline = _read_config(run.config, notes)
     is_running = is_locked(folder) if is_running is None else is_running
-    if is_running:
-        notes.append("The run is still going on: this page shows it as of now.")
-    return RunRecord(folder, metrics, config, plugins, headline, is_running, tuple(notes))
+    record = RunRecord(folder, metrics, config, plugins, headline, RunEnd("", ""), tuple(notes))
+    return attrs.evolve(record, end=_read_end(record, is_running=is_running))
 
 
 def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, Any], dict[str, str], tuple[str, ...]]:
     """Return the configuration, the versions of plugins and the headline; append sentences on what cannot be read."""
     try:
-        head = file.read_text(encoding="utf-8", errors="replace")
+        head = read_whole(file)
         config = load_yaml(file)
     except (ConfigError, OSError) as error:
         notes.append(f"config.yaml cannot be read, so options are missing: {error}")
@@ -167,7 +243,7 @@ def record_machine(run: RunView) -> None:
 def device_of(folder: Path) -> str:
     """Return the device and the number of processes of a run in words; empty if they are unknown."""
     with suppress(OSError, ValueError, RecursionError, AttributeError):
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        found = json.loads(read_whole(folder / FILE))
         count = found.get("processes", 1)
         return visible(found.get("device", "")) + (f", {visible(count)} processes" if count != 1 else "")
     return ""

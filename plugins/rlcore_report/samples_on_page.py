@@ -17,7 +17,7 @@ import attrs
 
 from rlcore.loggers import display_row, turns_of
 from rlcore.safe_text import visible
-from rlcore_report.run_files import Row, count_rows, read_rows
+from rlcore_report.run_files import Row, count_rows, open_regular, read_rows
 
 _JOINERS = "\u200c\u200d"
 _MARKS = "\u200e\u200f\u061c"
@@ -189,7 +189,8 @@ def read_images(folder: Path) -> list[tuple[str, str]]:
     room = MAX_IMAGE_BYTES
     for file in _outside_in(files):
         try:
-            content = file.read_bytes()
+            with open_regular(file) as image:
+                content = image.read(room + 1)
         except OSError:
             continue
         if len(content) <= room:
@@ -202,8 +203,8 @@ def read_texts(folder: Path) -> list[tuple[str, str]]:
     """Return the texts that observers wrote for the report, as names and contents: each `.txt` file of a folder."""
     found = []
     for file in sorted(folder.glob("*.txt")):
-        with suppress(OSError), file.open(encoding="utf-8", errors="replace") as content:
-            found.append((file.stem, content.read(MAX_TEXT)))
+        with suppress(OSError), open_regular(file) as content:
+            found.append((file.stem, content.read(4 * MAX_TEXT).decode("utf-8", "replace")[:MAX_TEXT]))
     return found
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from rlcore.checkpoints.claim import is_locked
 from rlcore.checkpoints.run_folder import RunDir
 
+SOME_TIME_S = 300
+"""Seconds after which the page of a run that writes nothing is made anew, since that it is silent is shown too."""
+
 
 def list_stamp(folder: Path) -> tuple[str, float]:
     """Return a text that changes when the files change that the list reads, and the time of the run's last step."""
     path, found, changed = str(folder), [], 0.0
-    for name in ("config.yaml", "metrics.jsonl", "rollouts.jsonl"):
+    for name in ("config.yaml", "metrics.jsonl", "rollouts.jsonl", "end.json"):
         try:
             status = os.stat(f"{path}/{name}")  # noqa: PTH116  a third of the time of pathlib, for a thousand runs
         except OSError:
@@ -32,7 +36,9 @@ def page_stamp(folder: Path) -> str:
         with suppress(OSError):
             files += sorted(place.iterdir())
     files += [checkpoint / "manifest.json" for checkpoint in run.checkpoints.glob("[0-9]*")]
-    found = [list_stamp(folder)[0], "running" if is_locked(folder) else ""]
+    stamp, changed = list_stamp(folder)
+    quiet = int((time.time() - changed) / SOME_TIME_S)
+    found = [stamp, f"running {quiet}" if is_locked(folder) else ""]
     for file in files:
         with suppress(OSError):
             status = file.stat()

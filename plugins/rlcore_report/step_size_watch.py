@@ -64,5 +64,5 @@ def warn(run: RunView, verdict: Verdict) -> None:
     """Log a verdict, with the option to change."""
     get_logger("report").warning(
         "steps are too small to arrive within the run", evidence=verdict.evidence,
-        set=f"{verdict.option}={verdict.value}", step=run.step,
+        set=f"{verdict.option}={verdict.value}" if verdict.option else "more steps", step=run.step,
     )  # fmt: skip

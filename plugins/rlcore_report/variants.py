@@ -122,7 +122,7 @@ def _show(value: Any) -> str:
     return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
 
 
-SEED = "run.seed"
+SEED, LAST_REWARD = "run.seed", "reward of the last evaluation"
 T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -242,26 +242,43 @@ def compare_variants(a: Variant, b: Variant) -> list[Difference]:
             for name in ends[0][0]
             if all(name in values for side in ends for values in side)
         ]
-    return [*_over_prompts(list(zip(firsts, seconds, strict=True))), *found]
+    return [*_over_rows(list(zip(firsts, seconds, strict=True))), *found]
 
 
-def _over_prompts(runs: Sequence[tuple[RunRecord, RunRecord]]) -> list[Difference]:
-    """Return the difference of the rewards at the last evaluation, paired by prompt; seeds are averaged."""
+def _over_rows(runs: Sequence[tuple[RunRecord, RunRecord]]) -> list[Difference]:
+    """Return the difference of the rewards at the last evaluation, paired by row; seeds are averaged.
+
+    Rows are paired by their place if all evaluations have equally many with equal prompts, which may all be one text,
+    else by their prompts.
+    """
     rewards = [[_last_rewards(run) for run in pair] for pair in runs]
+    if len({tuple(key[:2] for key in found) for pair in rewards for found in pair}) > 1:
+        rewards = [[_by_prompt(found) for found in pair] for pair in rewards]
     keys = [key for key in rewards[0][0] if all(key in found for pair in rewards for found in pair)] if rewards else []
     if len(keys) < 2:
         return []
     a, b = ([sum(pair[side][key] for pair in rewards) / len(rewards) for key in keys] for side in (0, 1))
-    return [paired("reward of the last evaluation", "evaluation prompts", a, b)]
+    return [paired(LAST_REWARD, "evaluation rows", a, b)]
 
 
-def _last_rewards(run: RunRecord) -> Mapping[tuple[str, str], float]:
-    """Return the mean reward of each prompt, and sampling setting, at the last evaluation."""
-    last, found = -1, dict[tuple[str, str], list[float]]()
+Rewards = Mapping[tuple[str, str, int], float]
+"""By prompt, sampling setting and place."""
+
+
+def _last_rewards(run: RunRecord) -> Rewards:
+    """Return the reward of each row at the last evaluation."""
+    last, found = -1, dict[tuple[str, str, int], float]()
     for row in read_rows(RunDir(run.folder).completions):
         if row["step"] != last:
             last, found = row["step"], {}
         if isinstance(row.get("reward"), int | float):
-            key = (str(row.get("prompt")), str(row.get("sampling", "")))
-            found.setdefault(key, []).append(float(row["reward"]))
+            found[str(row.get("prompt")), str(row.get("sampling", "")), len(found)] = float(row["reward"])
+    return found
+
+
+def _by_prompt(rewards: Rewards) -> Rewards:
+    """Return the mean reward of each prompt and sampling setting."""
+    found = dict[tuple[str, str, int], list[float]]()
+    for (prompt, sampling, _), reward in rewards.items():
+        found.setdefault((prompt, sampling, 0), []).append(reward)
     return {key: sum(values) / len(values) for key, values in found.items()}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from rlcore_report.health import judged_run as causes
 from rlcore_report.health import large_steps, loss_rules, reward_rules
 from rlcore_report.health import loss_rules as update_rules
@@ -74,4 +76,11 @@ def verdicts(
     found = [verdict for rule in rules if (verdict := rule(run)) is not None]
     if any(each.cause == causes.TOO_LARGE for each in found):
         found = [each for each in found if each.cause != causes.TOO_SMALL]
-    return sorted(found, key=lambda verdict: ORDER.index(verdict.level))
+    found = sorted(found, key=lambda verdict: ORDER.index(verdict.level))
+    return [found[0], *(_following(each, found[0]) for each in found[1:])] if found else []
+
+
+def _following(verdict: Verdict, first: Verdict) -> Verdict:
+    """Return a verdict with the name of the first one, if it follows from that."""
+    follows = verdict.cause in causes.FOLLOWING.get(first.cause, ()) and (verdict.step or 0) >= (first.step or 0)
+    return attrs.evolve(verdict, follows=first.name) if follows else verdict

@@ -158,7 +158,7 @@ class ProcessRewardTrainer:
     architecture = "step_scorer"
     lowers = "loss/total"
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
-    headline = ("loss/total", "step/accuracy", "step/correct_fraction")
+    headline = ("eval/step/accuracy", "step/accuracy", "loss/total", "step/correct_fraction")
 
     @staticmethod
     def workload(config: object, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG004  (as of every trainer)
@@ -213,7 +213,8 @@ class ProcessRewardTrainer:
             whole.merge(meter)
             own = meter.means() if source else {}
             found |= {f"{name.removesuffix('/total')}/{source}": value for name, value in own.items()}
-        return {name.removesuffix("/total"): value for name, value in whole.means().items()} | found
+        means = whole.means() | {"data/held_out": float(len(self.held_out))}
+        return {name.removesuffix("/total"): value for name, value in means.items()} | found
 
     def _measured(self, rows: Sequence[SteppedSample]) -> Meter:
         """Return the sums of the metrics over the steps of held-out rows."""

@@ -34,7 +34,7 @@ class RewardTrainer:
     architecture = "sequence_scorer"
     lowers = "loss/total"
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
-    headline = ("loss/total", "reward/accuracy", "reward/margin")
+    headline = ("eval/reward/accuracy", "reward/accuracy", "loss/total", "reward/margin")
     workload = staticmethod(workload)
 
     def __init__(self, config: RewardConfig, run: Run) -> None:
@@ -112,7 +112,7 @@ class RewardTrainer:
             every.merge(extremes)
             own = _finished(meter.means()) | extremes.over(self.run) if source else {}
             found |= {f"{name.removesuffix('/total')}/{source}": value for name, value in own.items()}
-        means = _finished(whole.means()) | every.over(self.run)
+        means = _finished(whole.means()) | every.over(self.run) | {"data/held_out": float(len(self.eval_pairs))}
         return {name.removesuffix("/total"): value for name, value in means.items()} | found
 
     def _measured(self, pairs: Sequence[Pair]) -> tuple[Meter, Extremes]:

@@ -81,7 +81,7 @@ class RFTTrainer:
     needs = ("reward_fn", "prompts")
     off_policy = True
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
-    headline = ("loss/total", "rft/threshold_mean", "rft/kept_fraction", "rft/unique")
+    headline = ("eval/reward/mean", "loss/total", "rft/threshold_mean", "rft/kept_fraction", "rft/unique")
     workload = staticmethod(workload)
 
     def __init__(self, config: RFTConfig, run: Run) -> None:

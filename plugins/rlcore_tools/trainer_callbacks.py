@@ -144,7 +144,7 @@ def make_arguments(run: Run) -> TrainingArguments:
         strategies |= {f"{name}_strategy": "steps", f"{name}_steps": every} if every else {f"{name}_strategy": "no"}
     return TrainingArguments(
         output_dir=str(run.dir), max_steps=run.total_steps or -1, logging_steps=1, report_to=[], disable_tqdm=False,
-        seed=config.run.seed, metric_for_best_model=_eval_name(config.checkpoint.metric),
+        seed=config.run.seed, metric_for_best_model=_eval_name(str(config.checkpoint.metric)),
         greater_is_better=config.checkpoint.mode == "max", run_name=run.dir.name,
         use_cpu=run.ranks.device.type == "cpu",
         accelerator_config={"use_configured_state": True},  # otherwise the run's own state would be reset

@@ -4,6 +4,7 @@
 <root>/<name>/metrics.jsonl      metrics, one object per line with its `step`
 <root>/<name>/completions.jsonl  evaluation samples, in the same format
 <root>/<name>/rollouts.jsonl     training samples, in the same format, as many as `run.rollouts` selects
+<root>/<name>/end.json           how the run ended; missing while it goes on, and if its process was killed
 <root>/<name>/report.html        a page of curves, completions and health verdicts, if a plugin writes one
 <root>/<name>/checkpoints/       see `rlcore.checkpoints.checkpoint`
 <root>/<name>/start/             the model before training, if a run needs it again and cannot load it by name
@@ -18,8 +19,10 @@ complete.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -180,6 +183,8 @@ def contents(folder: Path) -> list[Path]:
 
 log = get_logger("resume")
 MARK = "# rlcore run"
+_DESCRIBED = re.compile(r"^ +(?:\w+: |- )['\"]?<.+>['\"]?$", re.MULTILINE)
+"""An object in config.yaml that no file can contain, such as a lambda, and that must be passed from Python again."""
 NEVER, AUTO = "never", "auto"
 
 
@@ -208,6 +213,11 @@ class RunDir:
     def rollouts(self) -> Path:
         """Return the file of the training samples."""
         return self.path / "rollouts.jsonl"
+
+    @property
+    def end(self) -> Path:
+        """Return the file that says how the run ended."""
+        return self.path / "end.json"
 
     @property
     def report(self) -> Path:
@@ -244,6 +254,34 @@ class RunDir:
         body = dump_yaml(plain)
         _replace(self.config, [("\n".join(lines) + "\n" + body).encode()])
 
+    def write_end(self, step: int, how: str, reason: str) -> None:
+        """Record how the run ended; a full disk is logged, since the run itself is over.
+
+        Args:
+            step: finished steps.
+            how: `finished`, `stopped` on request, `interrupted` by a signal, or `failed`.
+            reason: the budget that was spent, who asked for the stop, the signal, or the error.
+        """
+        ended = {"how": how, "step": step, "reason": reason, "at": datetime.now().astimezone().isoformat()}
+        try:
+            _replace(self.end, [(json.dumps(ended) + "\n").encode()])
+        except OSError as error:
+            log.warning("how the run ended could not be recorded", run=str(self.path), reason=str(error))
+
+    def continuation(self) -> str:
+        """Return the command, or the call, that continues the run; empty if it has no checkpoint."""
+        if not any(self.checkpoints.glob("[0-9]*")):
+            return ""
+        where = self.path.absolute()
+        root = os.path.relpath(where.parent) if where.is_relative_to(Path.cwd()) else str(where.parent)
+        config = self.config.read_text(encoding="utf-8", errors="replace") if is_run(self.path) else ""
+        if _DESCRIBED.search(config):
+            changes = json.dumps({"root": root, "name": where.name, "resume": AUTO}, ensure_ascii=False)
+            return f"rlcore.train(..., run={changes})  # with the arguments of before"
+        words = [f"run.root={root}", f"run.name={where.name}", "run.resume=auto"]
+        words += ["run.overwrite=false"] if re.search(r"^  overwrite: true$", config, re.MULTILINE) else []
+        return shlex.join(["rlcore", "train", os.path.join(root, where.name, CONFIG), *words])  # noqa: PTH118  a text
+
     def rewind(self, step: int | None) -> None:
         """Remove metrics, completions and rollouts of later steps, an incomplete last line, and damaged lines.
 
@@ -270,7 +308,7 @@ class RunDir:
         return [file for file in (self.metrics, self.completions, self.rollouts) if file.exists()]
 
 
-_UNFINISHED = re.compile(r"\.(config\.yaml|report\.html|(metrics|completions|rollouts)\.jsonl)\.\d+")
+_UNFINISHED = re.compile(r"\.(config\.yaml|end\.json|report\.html|(metrics|completions|rollouts)\.jsonl)\.\d+")
 
 
 def open_folder(root: Path, name: str | None, trainer: str) -> Path:
@@ -333,6 +371,8 @@ def is_run(folder: Path) -> bool:
     """
     path = folder / CONFIG
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a FIFO would wait for its writer
+            return False
         with path.open("rb") as file:
             return file.readline().startswith(MARK.encode())
     except (*MISSING, ValueError):  # a ValueError: no file can have this name

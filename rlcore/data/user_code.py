@@ -123,4 +123,13 @@ def list_names(names: Iterable[Any]) -> str:
 def _public(target: object) -> str:
     if not isinstance(target, ModuleType | type):
         return ""
-    return ", only " + list_names(name for name in vars(target) if not name.startswith("_"))
+    public = {
+        name: value for name, value in vars(target).items() if name[:1] != "_" and not isinstance(value, ModuleType)
+    }
+    return ", only " + list_names(sorted(public, key=lambda name: _distance(public[name], target)))
+
+
+def _distance(value: object, target: ModuleType | type) -> int:
+    """Return 0 for a function that a module defines, 1 for one that it imports, and 2 for anything else."""
+    is_own = getattr(value, "__module__", None) == getattr(target, "__name__", "")
+    return (0 if is_own else 1) if callable(value) else 2

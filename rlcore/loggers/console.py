@@ -65,9 +65,13 @@ class ConsoleLogger:
         """Print nothing: the rows are in completions.jsonl."""
 
     def close(self, error: BaseException | None) -> None:
-        """Print whether the run has failed, and its folder."""
-        ended = "finished" if error is None else f"{type(error).__name__}: {hide_logins(str(error))}"
-        write(f"{ended} after step {self.run.step}: {self.run.dir}")
+        """Print whether the run has failed, or was stopped early, and its folder."""
+        total, step = self.run.total_steps, self.run.step
+        is_early = error is not None or (total is not None and step < total)
+        ended = "stopped" if is_early else "finished"
+        if error is not None:
+            ended = f"{type(error).__name__}: {hide_logins(str(error))}"
+        write(f"{ended} after step {step}: {self.run.dir}")
 
     def _print(self, kind: str, step: int, metrics: Mapping[str, float], names: Sequence[str] = ()) -> None:
         total = "" if self.run.total_steps is None else f"/{self.run.total_steps}"

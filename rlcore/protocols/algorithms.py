@@ -35,7 +35,8 @@ class Trainer(Protocol):
       `("reward_fn",)` or `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs
       over one of them; two trainers that fit equally well are an error that names both.
     * `headline`: names of the metrics that matter most, such as `("reward/mean", "cost/")`, where a slash at the end
-      names a group. They come first on the console and in the report.
+      names a group. They come first on the console and in the report. The first that begins with `eval/` ranks
+      checkpoints where samples are held out and the user sets no `checkpoint.metric`.
     * `sample_pipeline`, `prompt_pipeline`, `architecture`: names of the registered components that this trainer stands
       on, such as `"preferences"`, for runs in which the user does not set `data.sample_pipeline`,
       `data.prompt_pipeline` or `model.architecture`. If the name depends on the trainer's options, the attribute is a

@@ -33,7 +33,7 @@ from rlcore.training.consensus import (
     draws_by_rank,
     identify,
 )
-from rlcore.training.evaluate import check_evaluation, eval_samplings
+from rlcore.training.evaluate import check_evaluation, eval_samplings, ranking
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.models import Models
 from rlcore.training.progress import Closing, Progress
@@ -103,7 +103,8 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     ranks.on_main(lambda: check_functions(settings, inputs, chosen))
     plugins = chosen.plugins | optimizers.plugins | versions_of(observers.plugins | wrapping.plugins)
     trainer_type: Any = chosen.trainer.component.target()
-    settings = _resolve(_with_defaults(settings, trainer_type), inputs, chosen)
+    settings = _with_defaults(settings, trainer_type, holds_out_samples=inputs.eval_samples is not None)
+    settings = _resolve(settings, inputs, chosen)
     agree_on_configuration(ranks, settings)
     agree_on_weights(ranks, inputs.model)
     with ExitStack() as undo_claim, ExitStack() as close_components:
@@ -230,12 +231,17 @@ def _build_run(
     return run
 
 
-def _with_defaults(settings: TrainConfig, trainer_type: Any) -> TrainConfig:
-    run, beta = settings.run, settings.gen.beta
+def _with_defaults(settings: TrainConfig, trainer_type: Any, *, holds_out_samples: bool) -> TrainConfig:
+    run, beta, keep = settings.run, settings.gen.beta, settings.checkpoint
+    if keep.metric is None and holds_out_samples:
+        named = (name for name in getattr(trainer_type, "headline", ()) if name.startswith("eval/"))
+        keep = evolve(keep, metric=next(named, None))
+    metric, mode = ranking(keep)
+    keep = evolve(keep, metric=metric, mode=mode)
     if run.steps is None and run.epochs is None and run.time_s is None:
         run = evolve(run, **trainer_type.default_budget)
     beta = getattr(trainer_type, "default_beta", 0.0) if beta is None else beta
-    return evolve(settings, run=run, gen=evolve(settings.gen, beta=beta))
+    return evolve(settings, run=run, gen=evolve(settings.gen, beta=beta), checkpoint=keep)
 
 
 def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConfig:

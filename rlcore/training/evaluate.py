@@ -22,11 +22,12 @@ from rlcore.rewards.combine import Scored
 from rlcore.rewards.values import call_metric, call_metric_on
 from rlcore.safe_text import shorten
 from rlcore.sampling import check_options, check_vocabulary, derive_seeds, takes
-from rlcore.settings import SamplingConfig
+from rlcore.settings import CheckpointConfig, SamplingConfig
 from rlcore.training.rollout import TRANSCRIPT, episode_columns, prompt_columns
 from rlcore.training.run import Run
 from rlcore.types import Episodes, Metrics, Prompt, Trajectories
 
+REWARD = "eval/reward/mean"
 LISTS = ("stop_sequences", "eos_token_ids")
 """Options whose value is a list; a list of lists sweeps them."""
 UNSWEPT = {"batch_size": "it does not change the samples (eval.batch_size is the number of prompts sampled at once)"}
@@ -79,6 +80,12 @@ def sweeps_in(gen: Mapping[str, Any]) -> list[str]:
     return [
         name for name in unstructure(SamplingConfig()) if name not in LISTS and isinstance(gen.get(name), (list, tuple))
     ]
+
+
+def ranking(keep: CheckpointConfig) -> tuple[str, Literal["max", "min"]]:
+    """Return the metric that ranks checkpoints, and whether the largest or the smallest value of it is the best."""
+    metric = keep.metric or REWARD
+    return metric, keep.mode or ("min" if "loss" in metric else "max")
 
 
 def find_score(metrics: Metrics, metric: str, suffixes: Sequence[str], mode: Literal["max", "min"]) -> float | None:
@@ -219,13 +226,14 @@ def _check_logit_mask(run: Run, vocabulary: int) -> None:
 def _check_metric(run: Run, suffixes: Sequence[str]) -> None:
     """Check the name of the metric that ranks checkpoints, as far as names are known before an evaluation."""
     keep = run.config.checkpoint
+    metric, mode = ranking(keep)
     if not run.data.eval_prompts and not run.evaluations:
         raise ConfigError(
             f"checkpoint.keep_best = {keep.keep_best}: nothing is evaluated, so the best cannot be chosen; give "
             "eval_prompts or eval_samples"
         )
     has_more = bool(run.evaluations) or run.data.metric_fn is not None
-    if has_more and keep.metric.startswith("eval/"):  # names that functions return are known once they are called
+    if has_more and metric.startswith("eval/"):  # names that functions return are known once they are called
         return
     names = ["eval/time_s"]
     if run.data.eval_prompts:
@@ -234,11 +242,11 @@ def _check_metric(run: Run, suffixes: Sequence[str]) -> None:
         rewards = run.data.reward_fn.names
         names += [f"eval/reward/{name}" for name in ("mean", "std", *(rewards if len(rewards) > 1 else ()))]
     known = {name + suffix: 0.0 for name in names for suffix in ("", *suffixes)}
-    if find_score(known, keep.metric, suffixes, keep.mode) is None:
+    if find_score(known, metric, suffixes, mode) is None:
         more = ", and others that begin with eval/" if has_more else ""
         swept = f", each with one of {', '.join(suffixes)}, or the best without" if any(suffixes) else ""
         raise ConfigError(
-            f"checkpoint.metric = {keep.metric!r}: evaluations yield no such metric; they yield {', '.join(names)}"
+            f"checkpoint.metric = {metric!r}: evaluations yield no such metric; they yield {', '.join(names)}"
             f"{more}{swept}"
         )
 

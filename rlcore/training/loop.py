@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore.components import describe_error
 from rlcore.errors import CheckpointError, Diverged, PluginError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.profiling import StepTokens, background, begin_step, counting, end_steps, peak_bytes, phase
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
+from rlcore.safe_text import hide_logins
 from rlcore.training.evaluate import evaluate
 from rlcore.training.resume import Saver
 from rlcore.training.run import Run
@@ -68,10 +71,11 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, after_step: Callable[[], No
         saver.final(trainer)
         run.progress.metrics |= _peak_memory(run)
         received = run.ranks.any(stop.requested)
+        run.progress.signal = stop.name
         run.progress.was_interrupted, run.progress.signalled = received and not over, lambda: received
         if not over and stopped:
             log.info(
-                "stopped on request; run.resume=auto continues the run", step=run.step, run=str(run.dir),
+                "stopped on request", step=run.step, run=str(run.dir), continue_with=RunDir(run.dir).continuation(),
                 **({"reason": run.progress.stop_reason} if run.progress.stop_reason else {}),
             )  # fmt: skip
     return run.metrics
@@ -206,6 +210,8 @@ def _checkpoint(trainer: Trainer, run: Run, saver: Saver) -> None:
 def _ending(run: Run) -> Iterator[None]:
     """However the block ends, call `on_run_end`, close components, call `on_run_closed` and log what was dropped."""
     error: BaseException | None = None
+    if run.ranks.is_main:
+        RunDir(run.dir).end.unlink(missing_ok=True)  # that of the process before, in a run that goes on
     try:
         yield
     except BaseException as caught:
@@ -223,8 +229,26 @@ def _ending(run: Run) -> Iterator[None]:
             try:
                 run.closing.held.close()
             finally:
+                if run.ranks.is_main:
+                    RunDir(run.dir).write_end(run.step, *_how_ended(run, error))
                 run.loggers.close(error)
                 run.observers.on_run_closed(run, error)
             if left := run.take_unreported():
                 write = log.warning if run.ranks.is_main else log.error  # other ranks log errors only
                 write("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))
+
+
+def _how_ended(run: Run, error: BaseException | None) -> tuple[str, str]:
+    """Return how a run ended in a word, and why."""
+    progress = run.progress
+    if error is not None and not isinstance(error, KeyboardInterrupt):
+        return "failed", hide_logins(describe_error(error))
+    if error is not None or progress.was_interrupted:
+        return "interrupted", progress.signal or "SIGINT"
+    if run.total_steps is not None and run.step >= run.total_steps:
+        return "finished", f"all {run.total_steps} steps"
+    if progress.stop_reason:
+        return "stopped", progress.stop_reason
+    bound = run.config.run.time_s
+    is_timed = bound is not None and progress.elapsed_s >= bound
+    return "finished", f"run.time_s = {bound:g} is spent" if is_timed else "the trainer has no more steps"

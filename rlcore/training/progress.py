@@ -25,6 +25,7 @@ class Progress:
         elapsed_before_s: seconds the run had taken before it was resumed.
         stop_reason: why the run is to end after the current step; empty if it is not.
         was_interrupted: whether a signal ended the run.
+        signal: its name; empty if none came to this process.
         signalled: returns whether a signal has requested the end of the run.
     """
 
@@ -35,6 +36,7 @@ class Progress:
     elapsed_before_s: float = 0.0
     stop_reason: str = ""
     was_interrupted: bool = False
+    signal: str = ""
     signalled: Callable[[], bool] = lambda: False
 
     @property

@@ -19,7 +19,7 @@ from rlcore.protocols import Divisible, StagedFiles, Trainer
 from rlcore.safe_text import shorten
 from rlcore.settings import to_record
 from rlcore.sharding.whole import local_weights, streaming
-from rlcore.training.evaluate import UNSCORED, eval_samplings, find_score
+from rlcore.training.evaluate import UNSCORED, eval_samplings, find_score, ranking
 from rlcore.training.run import Run
 from rlcore.types import Metrics
 
@@ -58,7 +58,7 @@ class Saver:
             log.warning("checkpoint.format=dcp has no effect without run.shard=fsdp", shard=run.config.run.shard)
         self.checkpoints: Checkpoints | None = None
         if run.ranks.is_main:
-            self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, keep.mode)
+            self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, ranking(keep)[1])
             self.checkpoints.remove_unfinished()
         if self._parallel:
             self._parallel.check_shared(run.dir, run.ranks)
@@ -80,11 +80,12 @@ class Saver:
         """
         config = self.run.config
         keep, suffixes = config.checkpoint, [suffix for suffix, _ in eval_samplings(config.gen, config.eval.gen)]
-        self.evaluated_at, self.score = self.run.step, find_score(metrics, keep.metric, suffixes, keep.mode)
-        is_unscored = keep.metric.startswith("eval/reward/") and any(UNSCORED in name for name in metrics)
+        metric, mode = ranking(keep)
+        self.evaluated_at, self.score = self.run.step, find_score(metrics, metric, suffixes, mode)
+        is_unscored = metric.startswith("eval/reward/") and any(UNSCORED in name for name in metrics)
         if keep.keep_best and self.score is None and not is_unscored:
             raise ConfigError(
-                f"checkpoint.metric = {keep.metric!r}: the evaluation yields no such metric; it yields "
+                f"checkpoint.metric = {metric!r}: the evaluation yields no such metric; it yields "
                 f"{', '.join(sorted(metrics))}"
             )
 

@@ -15,7 +15,7 @@ ECHO_S = 1.0
 
 
 class StopRequest:
-    """Sets `requested` at the first SIGINT or SIGTERM, and raises KeyboardInterrupt at the second.
+    """Sets `requested` and `name` at the first SIGINT or SIGTERM, and raises KeyboardInterrupt at the second.
 
     Handlers are installed within the `with` block, and only in the main thread (Python allows no other). A signal that
     was ignored before stays ignored.
@@ -25,7 +25,7 @@ class StopRequest:
     """
 
     def __init__(self, step: int = 0) -> None:
-        self.requested = False
+        self.requested, self.name = False, ""
         self.step = step
         self._signalled_at: float | None = None
         self._previous: dict[signal.Signals, Any] = {}
@@ -50,6 +50,7 @@ class StopRequest:
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         name, now = signal.Signals(number).name, time.monotonic()
+        self.name = name
         if self._signalled_at is None:
             self.requested, self._signalled_at = True, now
             doing = f"finishing step {self.step}" if self.step else "finishing the evaluation before step 1"

@@ -168,6 +168,14 @@ def test_a_source_may_name_a_function_of_the_working_folder(tmp_path):
     assert sys.path == before
 
 
+def test_a_mistyped_function_is_answered_with_the_functions_of_the_module_and_not_with_its_imports(tmp_path):
+    (tmp_path / "my_scores.py").write_text(
+        "import json, os\nfrom math import sqrt\nLIMIT = 3\ndef by_length(outputs): ...\ndef by_form(outputs): ...\n"
+    )
+    with pytest.raises(DataError, match=r"has no 'by_lenght', only 'by_length', 'by_form', 'sqrt', 'LIMIT'$"):
+        load_reference("my_scores:by_lenght", "reward_fn")
+
+
 def test_the_working_folder_shadows_no_installed_module(tmp_path):
     (tmp_path / "attrs.py").write_text("raise SystemExit('shadowed')")
     (tmp_path / "colorsys.py").write_text("raise SystemExit('shadowed')")

@@ -108,7 +108,7 @@ IN_OTHER_WORDS = [
     ("my own reward function", "Data and rewards"), ("run out of memory", "Memory"), ("log to wandb", "Loggers"),
     ("save the best checkpoint", "Run folders"), ("how do I use LoRA", "Fine-tune a chat model with LoRA"),
     ("cuda oom", "Memory"), ("search hyperparameters", "Sweeps"),
-    ("feedback of humans", "rlcore-rewards"), ("how to install", "rlcore"), ("apple mac", "On a GPU"),
+    ("feedback of humans", "rlcore-rewards"), ("how to install", "Install and first run"), ("apple mac", "On a GPU"),
 ]  # fmt: skip
 """What people type that is no subject, nor a part of one, with the page that answers it."""
 
@@ -140,10 +140,33 @@ def test_queries_in_other_words_are_no_part_of_a_subject() -> None:
 
 
 def test_subjects_are_of_pages_that_exist_and_each_leads_to_one() -> None:
-    assert {Path(page) for page in subjects.SUBJECTS} <= set(pages())
+    assert {Path(page.partition("#")[0]) for page in subjects.SUBJECTS} <= set(pages())
+    for page, _, heading in (each.partition("#") for each in subjects.SUBJECTS):
+        assert page in subjects.SUBJECTS  # the first index of a page is that of the page itself
+        assert not heading or re.search(rf"^##+ {re.escape(heading)}$", (ROOT / page).read_text(), re.MULTILINE)
     words = [word for of_page in subjects.SUBJECTS.values() for word in of_page]
     assert len(words) == len(set(words))
     assert all(word == word.lower() for word in words)
+
+
+@pytest.mark.nightly
+def test_search_finds_the_section_in_front_of_every_page(tab: Any) -> None:
+    for words in ("learning rate too high", "gradient accumulation", "early stopping"):
+        tab.goto("index.html")
+        tab.fill("input.sidebar-search", words)
+        tab.keyboard.press("Enter")
+        tab.locator(".search-summary", has_text="found").wait_for()
+        first = tab.locator("ul.search > li > a").first
+        assert first.inner_text() == f"Training: {words}"
+        first.click()
+        tab.wait_for_url("**/training.html*#index-*")
+
+
+@pytest.mark.nightly
+def test_the_front_page_is_short_and_leads_on(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", " ", (site / "index.html").read_text().partition("<article")[2].partition("</article")[0])
+    assert len(text.split()) < 320
+    assert 'href="install.html"' in (site / "index.html").read_text()
 
 
 @pytest.mark.nightly
@@ -182,7 +205,8 @@ def test_links_to_source_files_lead_to_pages_with_the_source(tmp_path: Path) -> 
     staging.write(tmp_path)
     assert "](source/rlcore/training/api.py.md)" in (tmp_path / "how-a-run-works.md").read_text(encoding="utf-8")
     assert "def train(" in (tmp_path / "source/rlcore/training/api.py.md").read_text(encoding="utf-8")
-    assert "](packages/rlcore_ppo.md)" in (tmp_path / "index.md").read_text(encoding="utf-8")
+    assert "](install.md#packages)" in (tmp_path / "index.md").read_text(encoding="utf-8")
+    assert "](packages/rlcore_ppo.md)" in (tmp_path / "install.md").read_text(encoding="utf-8")
     assert "](../index.md" not in (tmp_path / "contents.md").read_text(encoding="utf-8")
 
 

@@ -33,12 +33,13 @@ def test_a_step_and_an_evaluation_are_one_plain_line_each_and_the_folder_is_the_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events = ("metrics", 7, PPO | {"eval/reward/mean": 0.5}), ("completions", 7, [{"prompt": "p", "output": "o"}])
-    lines = shown(capsys, tmp_path, *events, total_steps=300, step=7)
+    lines = shown(capsys, tmp_path, *events, total_steps=300, step=300)
     assert lines == [
         "step 7/300   reward/mean 0.5123   reward/std 0.1   loss/total 0.031   loss/policy -0.0123   kl/mean 2.1e-05",
         "eval 7/300   reward/mean 0.5",
-        f"finished after step 7: {tmp_path}",
+        f"finished after step 300: {tmp_path}",
     ]
+    assert shown(capsys, tmp_path, total_steps=300, step=7) == [f"stopped after step 7: {tmp_path}"]
 
 
 def test_the_metrics_are_those_that_the_user_or_else_the_trainer_names(

@@ -28,7 +28,8 @@ from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 def parts(tmp_path: Path) -> Iterator[Assembly]:
     settings = {
         "trainer": {"name": "sft", "batch_size": 2}, "run": {"root": str(tmp_path), "name": "mine", "steps": 9},
-        "checkpoint": {"keep_best": 1, "keep_last": 1}, "eval": {"every": 1}, "loggers": ["jsonl"],
+        "checkpoint": {"keep_best": 1, "keep_last": 1, "metric": "eval/reward/mean"},
+        "eval": {"every": 1}, "loggers": ["jsonl"],
     }  # fmt: skip
     samples = [list(sample) for sample in SAMPLES]
     inputs = Inputs(model=make_gpt2(), tokenizer=make_tokenizer(), samples=samples, eval_samples=samples[:2])

@@ -96,6 +96,8 @@ MOST_EPOCHS = 1e12
 """The most that run.epochs may be; a file that was edited by hand may have more, or what is no number."""
 FEW_STEPS = 10
 """Steps of a run that goes on, before which trends are not judged."""
+LARGEST_FACTOR = 10.0
+"""Most by which a learning rate is to be changed at once."""
 NEARLY_SOLVED_SHARE = 0.9
 """It is nearly solved from here on: most responses are as good as the best one."""
 
@@ -113,6 +115,7 @@ class Verdict:
         step: the first step at which it went wrong; None if all is well, or if no step can be named.
         option: the option to change; empty if there is none.
         value: its new value.
+        follows: the name of the verdict that it follows from; empty if it is a cause itself.
     """
 
     name: str
@@ -123,6 +126,7 @@ class Verdict:
     step: int | None = None
     option: str = ""
     value: str = ""
+    follows: str = ""
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -197,7 +201,11 @@ class JudgedRun:
         return float(series.known.max()) or None if series is not None else None
 
     def rate(self, factor: float) -> str:
-        """Return the learning rate times a factor, to one digit; the factor in words if the rate is unknown."""
+        """Return the learning rate times a factor, to one digit; the factor in words if the rate is unknown.
+
+        The factor lies between .1 and 10: no trend shows what a step of another size would do.
+        """
+        factor = min(LARGEST_FACTOR, max(1 / LARGEST_FACTOR, factor))
         return f"{self.lr * factor:.0e}" if self.lr else f"{factor:.1g} times the present one"
 
     @cached_property
@@ -257,6 +265,8 @@ TRUNCATED = "truncation"
 EMPTY = "length"
 NO_SPREAD = "groups without spread"
 COLLAPSED = "entropy"
+EXPLODED = "entropy explodes"
+LARGE_GRADIENT = "gradient too large"
 CRITIC = "value function"
 SKIPPED = "updates skipped"
 NO_GRADIENT = "no gradient"
@@ -267,3 +277,22 @@ OVERFITTED = "overfitting"
 NOISY_LABELS = "labels are noise"
 INVERTED_LABELS = "labels inverted"
 STILL = "data order"
+
+FOLLOWING: Mapping[str, frozenset[str]] = {
+    TOO_LARGE: frozenset({
+        TOO_LARGE, INVERTED, COLLAPSED, EXPLODED, LARGE_GRADIENT, SPIKE, CRITIC, DISAGREE, SKIPPED, UNRELATED,
+        TRUNCATED, EMPTY, NO_SPREAD, OVERFITTED,
+    }),
+    OTHER_POLICY: frozenset({TOO_LARGE, INVERTED, COLLAPSED, EXPLODED, CRITIC, UNRELATED, TRUNCATED}),
+    CONSTANT: frozenset({NO_SPREAD, NO_GRADIENT, CRITIC, UNRELATED, TOO_SMALL, SKIPPED}),
+    ZERO_RATE: frozenset({TOO_SMALL, UNRELATED, NO_GRADIENT, NOISY_LABELS}),
+    WRONG_MASK: frozenset({OVERFITTED, NO_GRADIENT, TOO_SMALL}),
+    LARGE_GRADIENT: frozenset({TOO_LARGE, SKIPPED, SPIKE, INVERTED}),
+    NO_GRADIENT: frozenset({TOO_SMALL, NOISY_LABELS, UNRELATED}),
+    TOO_SMALL: frozenset({UNRELATED, NOISY_LABELS, CRITIC}),
+    NO_SPREAD: frozenset({SKIPPED, UNRELATED, NO_GRADIENT}),
+    INVERTED: frozenset({COLLAPSED, CRITIC, NO_SPREAD}),
+    EMPTY: frozenset({COLLAPSED, NO_SPREAD, CRITIC}),
+    SPIKE: frozenset({OVERFITTED}),
+}  # fmt: skip
+"""Of each cause, the verdicts that follow from it if they begin no earlier."""

@@ -76,8 +76,8 @@ def _loss_at_start(run: JudgedRun, loss: Series) -> float:
     return max(found)
 
 
-LARGE_KL, TARGET_KL = 0.2, 0.01
-"""KL of one round's updates, in nats a token, that is far too large; and one that is usual."""
+LARGE_KL = 0.2
+"""KL of one round's updates, in nats a token, that is far too large."""
 LOST_KL = 1.0
 """The KL of a round from which on the policy is another one."""
 ALIKE = 0.9
@@ -117,15 +117,12 @@ def step_too_large(run: JudgedRun) -> Verdict | None:
     bad = [(step, text) for step, text in found if step is not None]
     if not bad:
         return Verdict("Size of updates", "good", "; ".join(text for _, text in found))
-    kl = run.series(*APPROX_KLS)
-    largest = max(*_both_ends(kl), float(kl.known[:ENOUGH].max())) if kl is not None else 0.0
-    factor = max(0.01, min(0.1, math.sqrt(TARGET_KL / largest))) if largest > LARGE_KL else 0.1
     return Verdict(
         "Updates are too large", "bad", "; ".join(text for _, text in bad),
         "The model jumps instead of learning, and what it had learned before is lost: lower the learning rate, and "
         "once more if that is not enough, because the size of the damage does not show how much too large the rate "
         "was. A warm-up (trainer.optimizer.warmup_steps) helps where only the first steps are too large.",
-        causes.TOO_LARGE, min(step for step, _ in bad), "trainer.optimizer.lr", run.rate(factor),
+        causes.TOO_LARGE, min(step for step, _ in bad), "trainer.optimizer.lr", run.rate(0.1),
     )  # fmt: skip
 
 

@@ -21,6 +21,8 @@ OTHER_TOKENS = 1.5
 """Factor between the first losses of training and evaluation, which have the same weights, that is no accident."""
 MEMORISED, MANY_PASSES = 0.95, 10
 """Accuracy on training pairs, and passes over them, from which on they are learned by heart."""
+LARGE_NORM, HUGE_NORM = 1e3, 1e5
+"""Norms of a gradient that losses and rewards of usual scale do not have, and that leave nothing of most rows."""
 SAME_ACCURACY = 0.03
 """Difference of accuracies that is noise: one standard error of a hundred pairs at .9."""
 
@@ -268,6 +270,8 @@ def gradient(run: JudgedRun) -> Verdict | None:
     evidence = f"grad/norm is 0 in {int(zeros.sum())} of {len(zeros)} steps"
     spread = run.series("group/zero_spread_fraction", count=1)
     has_no_spread = spread is not None and float(spread.late.mean()) > 0.9
+    if median(norm.late) > LARGE_NORM:
+        return _large_gradient(run, norm)
     if zeros.mean() <= 0.5 or run.is_solved or has_no_spread:
         return Verdict("Gradient", "good", evidence)
     return Verdict(
@@ -277,6 +281,20 @@ def gradient(run: JudgedRun) -> Verdict | None:
         causes.NO_GRADIENT, first_step(norm, lambda values: values < 1e-10),
         *(("data.sample_pipeline", "one whose mask selects the answers") if run.is_supervised else
           ("model.unfrozen_layers", "null, which trains all layers")),
+    )  # fmt: skip
+
+
+def _large_gradient(run: JudgedRun, norm: Series) -> Verdict:
+    """Return the verdict of a norm that the clipping divides by so much that only the direction of a batch is left."""
+    late, clip = median(norm.late), run.option("trainer.optimizer.max_grad_norm")
+    is_clipped = isinstance(clip, int | float) and 0 < clip <= 10
+    return Verdict(
+        "The gradient is very large", "bad" if late > HUGE_NORM else "warning",
+        f"the median of grad/norm is {late:.3g} in the last fifth of the steps",
+        "Losses of usual scale have norms of about 1: scale the rewards or the loss down, and check the weights that "
+        "training starts from. Clipping leaves the direction of the largest rows alone.",
+        causes.LARGE_GRADIENT, first_step(norm, lambda values: values > LARGE_NORM),
+        *(("trainer.optimizer.lr", run.rate(0.1)) if is_clipped else ("trainer.optimizer.max_grad_norm", "1")),
     )  # fmt: skip
 
 

@@ -25,7 +25,13 @@ from rlcore_report.health.judged_run import (
 from rlcore_report.health.step_size import evaluations_move, movement
 from rlcore_report.metric_groups import Series
 
+UNJUDGED = ("loss", "reward", "kl", "perplexity", "reward/mean", "loss/mean", "kl/mean")
+"""Metrics of evaluations without a group that other rules judge, or that are to fall."""
 SIDE_REWARDS = ("mean", "std", "min", "max", "unscored", "accuracy", "margin", "chosen", "rejected")
+EXPLODED_FACTOR, EXPLODED_NATS = 2.0, 1.0
+"""By how much the entropy, in nats a token, must rise to be that of a policy that forgets what it knew."""
+COLLAPSED_SHARE = 0.1
+"""Share of its first value that a metric of metric_fn keeps at most if it has collapsed."""
 MANY = 20
 """Rounds after which a reward that has not risen is worth a word."""
 WORSE_THAN_MEAN = -0.25
@@ -149,15 +155,18 @@ def disagreement(run: JudgedRun) -> Verdict | None:
     """Judge whether the reward rises while another measure of quality falls, both by more than 3 standard errors."""
     reward = _reward(run)
     others = {name: series for name, series in run.metrics.items() if _is_second(name) and len(series.known) > 1}
-    if reward is None or not others or run.is_supervised:
+    if reward is None or run.is_supervised or not (others or any(map(_is_measured, run.metrics))):
         return None
     rise = shift(reward)
+    lost = [name for name, series in run.metrics.items() if _is_measured(name) and _has_collapsed(series)]
+    if rise > 3 and lost:
+        return _exploited(run, reward, lost[0])
     falls = {name: by for name, series in others.items() if (by := _fall(series)) < -3}
     if rise <= 3 or not falls:
         return Verdict(
             "Rewards agree", "good",
-            f"reward/mean moved by {rise:+.1f} standard errors; none of {', '.join(others)} fell by more than 3 while "
-            "it rose",
+            f"reward/mean moved by {rise:+.1f} standard errors; none of "
+            f"{', '.join(others) or 'the metrics of metric_fn'} fell while it rose",
         )  # fmt: skip
     worst = min(falls, key=lambda name: falls[name])
     series = others[worst]
@@ -172,6 +181,36 @@ def disagreement(run: JudgedRun) -> Verdict | None:
         causes.DISAGREE, first_lasting(series, lambda values: values < middle), "data.reward_fn",
         f"a larger weight of {worst.rpartition('/')[2].partition('@')[0]}",
     )  # fmt: skip
+
+
+def _exploited(run: JudgedRun, reward: Series, name: str) -> Verdict:
+    """Return the verdict of a reward that rises while a metric of `metric_fn` falls to almost nothing."""
+    series = run.metrics[name]
+    first, limit = start(series), COLLAPSED_SHARE * start(series)
+    return Verdict(
+        "A metric collapses while the reward rises", "bad",
+        f"reward/mean went from {start(reward):.3g} to {reward.late.mean():.3g}, {name} from {first:.3g} to "
+        f"{series.known[-1]:.3g}",
+        "The reward may be exploited: read completions, make the metric a part of the reward, or raise the KL "
+        "coefficient. Ignore this if a low value of the metric is what you want.",
+        causes.DISAGREE, first_lasting(series, lambda values: values <= limit), "data.reward_fn",
+        f"a reward that {name.removeprefix('eval/')} is a part of",
+    )  # fmt: skip
+
+
+def _is_measured(name: str) -> bool:
+    """Return whether a metric of evaluations is one of `metric_fn`, whose names have no group, or a success."""
+    plain = name.removeprefix("eval/").partition("@")[0]
+    if not name.startswith("eval/") or plain.endswith("_s"):
+        return False
+    return plain == "episode/success" or ("/" not in plain.removesuffix("/mean") and plain not in UNJUDGED)
+
+
+def _has_collapsed(series: Series) -> bool:
+    """Return whether all values but the first ones are below a tenth of them at the end."""
+    if len(series.known) < 2 or not start(series) > 0:
+        return False
+    return float(series.late.max()) <= COLLAPSED_SHARE * start(series)
 
 
 def _fall(series: Series) -> float:
@@ -191,12 +230,14 @@ def _is_second(name: str) -> bool:
 
 
 def entropy(run: JudgedRun) -> Verdict | None:
-    """Judge whether the entropy collapsed: to a tenth of its first values and below 0.1 nats, in a run not solved."""
+    """Judge whether the entropy collapsed, to a tenth and below 0.1 nats in a run not solved, or exploded."""
     series = run.series("policy/entropy")
     if series is None:
         return None
     first, late = initial(series), median(series.late)
     evidence = f"policy/entropy went from {first:.3g} to {late:.3g} nats a token"
+    if late > EXPLODED_FACTOR * first and late - first > EXPLODED_NATS and not _pays(run):
+        return _exploded(run, series, evidence)
     if late >= 0.1 * first or late >= 0.1:
         return Verdict("Entropy", "good", evidence)
     if run.is_solved:
@@ -208,6 +249,24 @@ def entropy(run: JudgedRun) -> Verdict | None:
         "entropy bonus, lower the learning rate, or raise the KL coefficient or gen.temperature.",
         causes.COLLAPSED, first_step(series, lambda values: values < min(0.1 * first, 0.1)), "trainer.entropy_coef",
         f"{2 * coef:.1g}" if isinstance(coef, int | float) and coef > 0 else "0.01",
+    )  # fmt: skip
+
+
+def _pays(run: JudgedRun) -> bool:
+    """Return whether the reward rises by more than its noise, so that a wider policy is a better one."""
+    reward = _reward(run)
+    return run.is_nearly_solved or (reward is not None and shift(reward) > 3)
+
+
+def _exploded(run: JudgedRun, series: Series, evidence: str) -> Verdict:
+    first, coef = initial(series), run.option("trainer.entropy_coef")
+    has_bonus = isinstance(coef, int | float) and coef > 0
+    return Verdict(
+        "Entropy explodes", "bad", f"{evidence}, and the reward does not rise",
+        "The policy forgets how to write: tokens are drawn almost at random. Lower the entropy bonus if there is one, "
+        "else the learning rate, or raise the KL coefficient, and go back to a checkpoint before.",
+        causes.EXPLODED, first_lasting(series, lambda values: values > first + EXPLODED_NATS),
+        *(("trainer.entropy_coef", f"{coef / 10:.1g}") if has_bonus else ("trainer.optimizer.lr", run.rate(0.1))),
     )  # fmt: skip
 
 

@@ -7,20 +7,28 @@ quadratic in the learning rate too; the change of a loss is linear in it.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rlcore_report.health import judged_run as causes
-from rlcore_report.health.judged_run import ENOUGH, JudgedRun, Verdict, change_by, first_values, initial, median, noise
+from rlcore_report.health.judged_run import (
+    ENOUGH,
+    LARGEST_FACTOR,
+    JudgedRun,
+    Verdict,
+    change_by,
+    first_values,
+    initial,
+    median,
+    noise,
+)
 
 KLS = ("policy/approx_kl", "policy/approx_kl_trained")
 SAME_WEIGHTS = 1e-12
 """approx_kl below this is rounding: of a round that is learned from in one step, it compares equal weights."""
-LEAST_REACH, WANTED_REACH = 0.01, 1.0
-"""KL to the start, in nats a token, below which nothing is learned, and one with which much can be."""
-LEAST_CHANGE, WANTED_CHANGE = 0.01, 0.1
-"""Share of its first value by which a loss must change within the budget, and by which it should."""
+LEAST_REACH = 0.01
+"""KL to the start, in nats a token, below which nothing is learned."""
+LEAST_CHANGE = 0.01
+"""Share of its first value by which a loss must change within the budget."""
 LEAST_RESPONSE_REACH = 1.0
 """The same in nats a response: enough to turn an answer into another one, however long it is."""
 LEAST_ROUNDS = 10
@@ -36,8 +44,6 @@ EQUAL_GROUPS = 0.9
 """Share of groups without spread from which on there is nothing to learn from, whatever the learning rate is."""
 SAME_OUTPUTS = 0.01
 """Share of the spread of rewards by which evaluations differ at most of which hardly an output has changed."""
-LARGEST_FACTOR, UNKNOWN_FACTOR = 1000.0, 100.0
-"""Most by which the learning rate is to be raised at once; and by how much where noise hides what it changes."""
 
 
 def step_too_small(run: JudgedRun) -> Verdict | None:
@@ -50,18 +56,27 @@ def step_too_small(run: JudgedRun) -> Verdict | None:
     for judge in (_by_loss, _by_kl, _by_reward, _by_evaluations):
         found = judge(run)
         if found is not None:
-            is_small, factor, evidence = found
-            return _verdict(run, factor, evidence) if is_small else Verdict("Size of steps", "good", evidence)
+            is_small, is_measured, evidence = found
+            if is_small:
+                return _verdict(run, evidence, is_measured=is_measured)
+            return Verdict("Size of steps", "good", evidence)
     return None
 
 
-def _verdict(run: JudgedRun, factor: float, evidence: str) -> Verdict:
-    factor = min(LARGEST_FACTOR, max(10.0, factor))
+def _verdict(run: JudgedRun, evidence: str, *, is_measured: bool) -> Verdict:
+    """Return the verdict; a learning rate is advised only where the change of a step is measured and not noise."""
+    if not is_measured:
+        return Verdict(
+            "Steps are too small", "bad", evidence,
+            "Noise hides what the steps change, so no trend supports another rate: try three times the learning "
+            "rate for a few steps, or make more steps. If the model already fits the data, nothing is left to learn.",
+            causes.TOO_SMALL, 1,
+        )  # fmt: skip
     return Verdict(
         "Steps are too small", "bad", evidence,
-        "The run cannot arrive within its budget: raise the learning rate, or make many more steps. If the model "
-        "already fits the data, nothing is left to learn.",
-        causes.TOO_SMALL, 1, "trainer.optimizer.lr", run.rate(factor),
+        "The run cannot arrive within its budget: raise the learning rate by ten and look again, or make many more "
+        "steps. If the model already fits the data, nothing is left to learn.",
+        causes.TOO_SMALL, 1, "trainer.optimizer.lr", run.rate(LARGEST_FACTOR),
     )  # fmt: skip
 
 
@@ -99,18 +114,17 @@ def movement(run: JudgedRun) -> float | None:
     return None if of_round is None else of_round * run.last_step**2
 
 
-def _by_kl(run: JudgedRun) -> tuple[bool, float, str] | None:
+def _by_kl(run: JudgedRun) -> tuple[bool, bool, str] | None:
     of_round = _kl_of_round(run)
     if of_round is None:
         return None
     reach = of_round * run.total_steps**2
-    factor = math.sqrt(WANTED_REACH / reach)
     evidence = f"approx_kl is {of_round:.2g} nats a token and round: {run.total_steps} rounds reach {reach:.2g} at most"
     length, measured = run.series("response/length_mean", count=1), run.series("kl/mean")
     of_response = reach * (max(1.0, median(length.known)) if length is not None else 1.0)
     if measured is not None:
         of_response = max(of_response, median(measured.late))
-    return reach < LEAST_REACH and of_response < LEAST_RESPONSE_REACH and not _arrives(run), factor, evidence
+    return reach < LEAST_REACH and of_response < LEAST_RESPONSE_REACH and not _arrives(run), True, evidence
 
 
 def _arrives(run: JudgedRun) -> bool:
@@ -122,7 +136,7 @@ def _arrives(run: JudgedRun) -> bool:
     return line > 2 * error and line > (median(highest.known) - float(np.median(reward.known[:ENOUGH]))) / 4
 
 
-def _by_reward(run: JudgedRun) -> tuple[bool, float, str] | None:
+def _by_reward(run: JudgedRun) -> tuple[bool, bool, str] | None:
     """Extrapolate the reward, if no metric says how far the policy moves, and if the policy stays where it is."""
     reward, highest = run.series("reward/mean"), run.series("reward/max")
     if reward is None or highest is None or run.is_supervised or run.is_solved:
@@ -138,10 +152,9 @@ def _by_reward(run: JudgedRun) -> tuple[bool, float, str] | None:
     is_still, by = still
     kl = movement(run) if "kl/mean" in run.metrics else 0.0
     is_small = gap > 0 and most < gap / 2 and line < gap / 4 and is_still and (kl or 0.0) < LEAST_REACH
-    factor = gap / line / 2 if line > 2 * error else UNKNOWN_FACTOR
     return (
         is_small,
-        factor,
+        line > 2 * error,
         (
             f"the line through reward/mean rises by {line:.2g} in {run.total_steps} rounds, and at most by {most:.2g}, "
             f"of {gap:.2g} to the best responses; {by}"
@@ -178,7 +191,7 @@ def evaluations_move(run: JudgedRun) -> bool | None:
     return bool(np.ptp(found.known) > 0.1 * (median(highest.known) - median(reward.known[:ENOUGH])))
 
 
-def _by_evaluations(run: JudgedRun) -> tuple[bool, float, str] | None:
+def _by_evaluations(run: JudgedRun) -> tuple[bool, bool, str] | None:
     """Compare the evaluations of a distillation on prompts, whose loss is that of other outputs in each step."""
     found, spread = run.series("eval/reward/mean", count=2), run.series("reward/std")
     if found is None or spread is None or "distill/agreement" not in run.metrics or not spread.late.max() > 0:
@@ -187,10 +200,10 @@ def _by_evaluations(run: JudgedRun) -> tuple[bool, float, str] | None:
         return None
     change = float(np.ptp(found.known))
     evidence = f"evaluations, which sample with the same random numbers, differ by {change:.2g} in eval/reward/mean"
-    return change <= SAME_OUTPUTS * float(spread.known[0]), UNKNOWN_FACTOR, evidence
+    return change <= SAME_OUTPUTS * float(spread.known[0]), False, evidence
 
 
-def _by_loss(run: JudgedRun) -> tuple[bool, float, str] | None:
+def _by_loss(run: JudgedRun) -> tuple[bool, bool, str] | None:
     loss = run.series("loss/total", count=LEAST_ROUNDS)
     if loss is None or not run.is_supervised or "rft/kept" in run.metrics:
         return None
@@ -201,9 +214,8 @@ def _by_loss(run: JudgedRun) -> tuple[bool, float, str] | None:
     name, change, doubt = found if found is not None else ("loss/total", line, 2 * error)
     learns_rows = abs(line) > LEAST_CHANGE * first + 3 * error
     share = (abs(change) + doubt) / first
-    factor = WANTED_CHANGE * first / max(abs(change), 1e-12)
     evidence = f"{name} changes by {change:.2g} in {run.total_steps} steps, {share:.2%} of its first value at most"
-    return share < LEAST_CHANGE and not learns_rows, factor, evidence
+    return share < LEAST_CHANGE and not learns_rows, abs(change) > doubt, evidence
 
 
 def _of_evaluation(run: JudgedRun) -> tuple[str, float, float] | None:

@@ -1,7 +1,7 @@
 // The page as a whole, and how a dashboard asks for what is new. Only what has changed is drawn again.
 const EVERY_MS = 2000;
 const shell = JSON.parse(document.getElementById("data").textContent);
-const store = { data: shell.live ? null : shell, list: null, now: 0, listed: "", keys: "", problem: "" };
+const store = { data: shell.live ? null : shell, list: null, common: {}, now: 0, listed: "", keys: "", problem: "" };
 const PLAIN = { at: 0, source: "", step: "", group: "", image: "", full: "", zoom: [], hide: [], more: SHOWN_AT_ONCE };
 const scheme = matchMedia("(prefers-color-scheme: dark)"), paper = matchMedia("print");
 let printing = false;
@@ -67,7 +67,7 @@ async function ask() {
       const older = Math.floor(store.now / 60) === Math.floor(newer.now / 60);
       store.now = newer.now;
       if (newer.same && older && !store.problem) return;
-      if (!newer.same) Object.assign(store, { list: newer.runs, listed: newer.stamp });
+      if (!newer.same) Object.assign(store, { list: newer.runs, common: newer.common, listed: newer.stamp });
     }
     store.problem = "";
     redraw();

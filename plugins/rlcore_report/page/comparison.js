@@ -1,5 +1,13 @@
 // Several runs side by side, the configuration, the grids of images, and texts of plugins.
+/** A table whose first rows are seen at once, and whose others are folded. */
+function Folded({ caption, rows, isFirst, ...rest }) {
+  const first = rows.filter(isFirst), others = rows.filter((row) => !isFirst(row));
+  if (!first.length) return html`<${Table} caption=${caption} rows=${others} ...${rest} />`;
+  return html`<${Table} caption=${caption} rows=${first} ...${rest} />${others.length ? html`<details class="others"><summary>${others.length} more ${others.length === 1 ? "metric" : "metrics"}</summary>
+    <${Table} caption=${`other ${caption}`} rows=${others} ...${rest} /></details>` : null}`;
+}
 function Comparison() {
+  const { main } = store.data, isMain = (name) => name === main || name === "reward of the last evaluation";
   const { runs, options, differences, variants, ends } = store.data, names = runs.map((run) => run.name);
   const rows = options.filter((row) => row.differs);
   const missing = html`<span class="dim" title="this run has no such option">no such option</span>`;
@@ -9,10 +17,10 @@ function Comparison() {
     ${options.some((row) => row.values.includes("")) ? html`<p class="hint">An option that only some of the runs have is listed if it is changed.</p>` : null}
     ${differences.length ? html`<h3>Paired differences from ${variants[0].label}</h3><p class="hint">Each row compares pairs: the same seed in both, or the same
       evaluation prompt. The number of a run is the mean of the last fifth of the metric; the interval is Student's 95 % interval of the mean difference.</p>
-      <${Table} caption="paired differences" names=${2} head=${["runs", "metric", "pairs", variants[0].label, "this", "difference", ""]} numeric=${(i) => i > 2 && i < 6}
+      <${Folded} caption="paired differences" isFirst=${([cells]) => isMain(cells[1])} names=${2} head=${["runs", "metric", "pairs", variants[0].label, "this", "difference", ""]} numeric=${(i) => i > 2 && i < 6}
         rows=${differences.map((each) => [[variants[each.variant].label, each.name, `${each.count} ${each.pairs}`, number(each.a), number(each.b),
     number(each.mean) + (each.half_width === null ? "" : ` ± ${number(each.half_width > 1e-9 * Math.abs(each.mean) ? each.half_width : 0)}`), each.verdict]])} />` : null}
-    <h3>Mean of the last fifth of the steps</h3><${Table} caption="ends" head=${["metric", ...names]} numeric=${(i) => i > 0}
+    <h3>Mean of the last fifth of the steps</h3><${Folded} caption="ends" isFirst=${([cells]) => isMain(cells[0])} head=${["metric", ...names]} numeric=${(i) => i > 0}
       rows=${ends.map((row) => [[row.name, ...row.values.map(number)]])} /><//>`;
 }
 function Options() {

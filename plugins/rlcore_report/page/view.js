@@ -2,7 +2,7 @@
 const { html, render, useState, useLayoutEffect, useRef, useMemo } = htmPreact;
 const SHOWN_AT_ONCE = 10;
 const DEFAULTS = {
-  run: [], pick: [], list: "", order: "changed", up: false, metric: "", x: "step", log: false, smooth: 0, zoom: [], hide: [],
+  run: [], pick: [], list: "", column: [], order: "changed", up: false, metric: "", x: "step", log: false, smooth: 0, zoom: [], hide: [],
   open: [], full: "", passed: false, at: 0, source: "", step: "", text: "", cut: false, group: "", sort: "file",
   more: SHOWN_AT_ONCE, option: "", all: false, image: "",
 };

@@ -53,6 +53,7 @@ def make_run(folder: Path, *, steps: int = 40, level: float = 1.0, **sections: A
     config = merge(merge(unstructure(TrainConfig()), changes), sections)
     run.write_config(config, {"rlcore": __version__}, [f"headline {' '.join(HEADLINE)}"])
     write_lines(run.metrics, metrics(steps, level))
+    run.write_end(steps, "finished", f"all {steps} steps")
     rows = []
     for step in (0, steps // 2, steps):
         for i, prompt in enumerate(["Name a colour.", "Name a river.", "Name a city."]):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from report_runs import make_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore_report.answer import best_checkpoint, change_of
+from rlcore_report.html_page import readable_data
 from rlcore_report.metric_groups import headline_charts
+from rlcore_report.page_data import page_data
 from rlcore_report.run_list import listed, search
 from rlcore_report.run_record import read_run
 from rlcore_report.samples_on_page import readable
@@ -105,12 +110,10 @@ def test_the_answer_of_a_reward_model_is_its_accuracy_and_not_its_mean_score(
 ) -> None:
     """The figures are those of reward-good-0 of the labelled runs, whose mean score is 1.3 in between."""
     run = make_run(tmp_path / "a", steps=40, trainer={"name": trainer})
-    config = RunDir(run).config
-    written = re.sub("^# headline .+$", f"# headline loss/total {name}", config.read_text(), flags=re.MULTILINE)
-    config.write_text(written)
+    with_headline(run, f"eval/{name}", name, "loss/total")
     accuracies, scores = [0.5234, 0.6641, 0.7109, 0.7266, 0.7188], [0.6075, 1.344, 1.264, 0.7802, 0.8911]
     write_lines(RunDir(run).metrics, [
-        {"step": 10 * i, f"{prefix}{name}": accuracies[i], f"{prefix}reward/mean": scores[i], "eval/loss": 1.0}
+        {"step": 10 * i, f"{prefix}{name}": accuracies[i], f"{prefix}reward/mean": scores[i], "loss/total": 1.0}
         for i in range(5)
     ])  # fmt: skip
     change = change_of(read_run(run))
@@ -129,3 +132,96 @@ def test_a_reward_called_accuracy_is_no_answer_in_front_of_the_reward(tmp_path: 
     assert change is not None
     assert change.metric == "reward/mean"
     assert search(run).metric == "reward/mean"
+
+
+def answer(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(readable_data([run]))["runs"][0]["answer"]
+    return found
+
+
+def with_headline(run: Path, *names: str) -> Path:
+    config = RunDir(run).config
+    config.write_text(
+        re.sub("^# headline .+$", f"# headline {' '.join(names)}", config.read_text(), flags=re.MULTILINE)
+    )
+    return run
+
+
+def test_the_answer_of_an_overfitted_run_is_its_held_out_loss_and_the_best_model_that_was_not_kept_is_named(
+    tmp_path: Path,
+) -> None:
+    keep = {"metric": "eval/loss", "mode": "min"}
+    run = make_run(tmp_path / "a", steps=40, trainer={"name": "sft"}, checkpoint=keep)
+    with_headline(run, "eval/loss", "loss/total")
+    RunDir(run).rollouts.unlink()
+    rows = [{"step": i, "loss/total": 2.247 * (0.134 / 2.247) ** (i / 40)} for i in range(1, 41)]
+    held_out = [{"step": step, "eval/loss": loss} for step, loss in ((0, 3.21), (20, 1.42), (40, 2.43))]
+    write_lines(RunDir(run).metrics, [*rows, *held_out])
+    for step, score in ((20, 1.42), (40, 2.43)):
+        (run / "checkpoints" / f"{step:08d}" / "model").mkdir(parents=True)
+        (run / "checkpoints" / f"{step:08d}" / "manifest.json").write_text(f'{{"step": {step}, "score": {score}}}')
+    found = answer(run)
+    assert [found["change"][name] for name in ("metric", "before", "after")] == ["eval/loss", 3.21, 2.43]
+    assert [found["best"][name] for name in ("step", "isBest", "note")] == [20, True, ""]
+    (run / "checkpoints" / "00000020" / "manifest.json").unlink()
+    best = answer(run)["best"]
+    assert (best["step"], best["isBest"]) == (40, False)
+    assert (
+        best["note"]
+        == "eval/loss was better after step 20, 1.42; its model was not kept: checkpoint.keep_best=1 keeps it"
+    )
+    write_lines(RunDir(run).metrics, [{"step": 0, "eval/loss": 1.0}, {"step": 40, "eval/loss": 2.43}])
+    best = answer(run)["best"]
+    assert (best["isBest"], best["note"]) == (False, "eval/loss was better before training, 1")
+    charts = {c["name"]: c["curves"] for g in page_data([read_run(run)])["groups"] for c in g["charts"]}
+    assert list(charts) == ["loss/total"]  # the evaluation's loss and the training's share a chart
+
+
+@pytest.mark.parametrize("prompt", ["", "the same text"])
+def test_rows_are_paired_by_their_place_and_not_by_their_prompts(tmp_path: Path, prompt: str) -> None:
+    """Differences 1, 2, 3, 4: mean 2.5, deviation 1.2910, so that the half width is 3.182 * 1.2910 / 2 = 2.054."""
+    run = make_run(tmp_path / "a", steps=4)
+    write_lines(RunDir(run).metrics, [{"step": 0, "eval/reward/mean": 0.0}, {"step": 4, "eval/reward/mean": 2.5}])
+    write_lines(RunDir(run).completions, [
+        {"step": step, "prompt": prompt, "reward": float(i * (step > 0))} for step in (0, 4) for i in (1, 2, 3, 4)
+    ])  # fmt: skip
+    change = change_of(read_run(run))
+    assert change is not None
+    assert (change.half_width, change.basis) == (pytest.approx(2.0542, abs=1e-3), "4 rows")
+
+
+def test_an_accuracy_has_the_interval_of_its_pairs(tmp_path: Path) -> None:
+    """1.96 * sqrt(.5 * .5 / 100 + .8 * .2 / 100) = .1255."""
+    run = with_headline(make_run(tmp_path / "a", steps=4), "eval/reward/accuracy", "reward/accuracy")
+    rows = [
+        {"step": step, "eval/reward/accuracy": share, "eval/data/held_out": 100} for step, share in ((0, 0.5), (4, 0.8))
+    ]
+    write_lines(RunDir(run).metrics, rows)
+    change = change_of(read_run(run))
+    assert change is not None
+    assert (change.half_width, change.basis) == (pytest.approx(0.12550, abs=1e-4), "100 held-out rows")
+
+
+SENTENCES: dict[str, tuple[list[float], str, str]] = {
+    "a rise that has ended": ([0.28, *[0.28 + 0.71 * (1 - 0.6**i) for i in range(1, 60)]], "good", "Learned: "),
+    "noise": (np.random.default_rng(0).normal(0.5, 0.1, 60).tolist(), "none", "Not distinguishable from no change: "),
+    "a rise that goes on": (
+        [0.28 + 0.01 * i for i in range(60)],
+        "good",
+        "continue with run.resume=auto run.steps=120.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "level", "text"), SENTENCES.values(), ids=SENTENCES)
+def test_a_run_without_a_problem_says_what_it_has_learned(
+    tmp_path: Path, values: list[float], level: str, text: str
+) -> None:
+    run = make_run(tmp_path / "a", steps=60)
+    for file in (RunDir(run).completions, RunDir(run).rollouts):
+        file.unlink()
+    write_lines(RunDir(run).metrics, [{"step": i + 1, "reward/mean": value} for i, value in enumerate(values)])
+    verdict = answer(run)["verdict"]
+    assert verdict["level"] == level
+    assert text in verdict["sentence"]
+    assert " ± " in verdict["sentence"]

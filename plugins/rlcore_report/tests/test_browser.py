@@ -37,7 +37,7 @@ def test_it_shows_the_answer_charts_verdicts_samples_and_options_and_fetches_not
     card = page.locator(".answer-card").inner_text()
     assert "eval/reward/mean" in card
     assert "0.1 → 40.1" in card  # the rewards of three prompts, at steps 0 and 40
-    assert "+40.00 ± 0.00 over 3 prompts" in card
+    assert "+40.00 ± 0.00 over 3 rows" in card
     assert "Entropy collapsed" in page.locator(".answer-card .said.bad").inner_text()
     assert "20 s in steps · 18 k tokens" in card  # 40 steps of .5 s with 900 tokens a second
     large = page.locator(".charts.large .chart")
@@ -119,7 +119,6 @@ def test_the_first_of_several_problems_is_called_the_likely_cause(
     assert page.locator(".verdict .level").all_inner_texts() == [
         "✗ The reward is constant", "✗ Learning rate is 0",
     ][:count]  # fmt: skip
-    assert page.locator("#first-cause").count() == (count > 1)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from browser import watch
-from report_runs import make_run, write_lines
+from report_runs import address_of, make_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore_report.local_server import ReportServer
@@ -112,7 +112,7 @@ def test_the_metric_of_the_last_value_is_named_unless_it_is_the_reward(
     make_run(tmp_path / "runs" / "policy", steps=4)
     model = make_run(tmp_path / "runs" / "model", steps=4)
     config = RunDir(model).config
-    config.write_text(config.read_text().replace("# headline ", "# headline reward/accuracy "))
+    config.write_text(config.read_text().replace("# headline ", "# headline eval/reward/accuracy "))
     values = {0: 0.5, 2: 0.75, 4: 0.625}
     rows = [{"step": step, "eval/reward/accuracy": value, "eval/reward/mean": 9.0} for step, value in values.items()]
     write_lines(RunDir(model).metrics, rows)
@@ -123,3 +123,45 @@ def test_the_metric_of_the_last_value_is_named_unless_it_is_the_reward(
     best = dict(zip(names, page.locator("td.best").all_inner_texts(), strict=True))
     assert (shown["model"], best["model"]) == ("eval/reward/accuracy 0.625", "0.75")
     assert shown["policy"] == "4.1"
+
+
+def test_the_list_is_filtered_by_any_option_and_by_state_and_shows_options_as_columns(
+    open_page: Open, serve: Callable[..., ReportServer], tmp_path: Path
+) -> None:
+    for name, lr, beta in (("a", 0.05, 0.1), ("b", 5e-4, 0.1), ("c", 5e-4, 0.3)):
+        make_run(tmp_path / "runs" / name, steps=4, trainer={"optimizer": {"lr": lr}, "beta": beta})
+    RunDir(tmp_path / "runs" / "c").end.unlink()
+    page = open_page(serve([], roots=[tmp_path / "runs"]).url).page
+    page.locator("td.run >> nth=2").wait_for()
+    names = page.locator("td.run a")
+
+    def shown(typed: str) -> list[str]:
+        page.fill("#list", typed)
+        return sorted(names.all_inner_texts())
+
+    assert shown("lr=0.05") == shown("lr=5e-2") == ["a"]
+    assert shown("trainer.optimizer.lr<0.01") == ["b", "c"]
+    assert shown("lr=0.0005 killed") == shown("trainer.beta>=0.3") == ["c"]
+    assert shown("finished") == ["a", "b"]
+    assert shown("seed=0") == ["a", "b", "c"]  # equal in all runs
+    assert shown("rl=1") == []
+    assert page.inner_text("#unknown") == "no run has an option rl"
+    shown("")
+    page.select_option("#column", "trainer.optimizer.lr")
+    assert sorted(page.locator("td.option").all_inner_texts()) == ["0.0005", "0.0005", "0.05"]
+    page.get_by_role("button", name="lr", exact=True).click()
+    assert names.all_inner_texts()[0] == "a"
+    assert "column=trainer.optimizer.lr" in page.url
+
+
+def test_a_comparison_shows_the_main_metric_and_folds_the_others(open_page: Open, tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"run-{i}", steps=8, level=1.0 + i, run={"seed": i}) for i in range(2)]
+    for run, lr in zip(runs, (1e-3, 1e-4), strict=True):
+        config = RunDir(run).config
+        config.write_text(config.read_text().replace("name: ppo", f"name: ppo\n  lr: {lr}"))
+    page = open_page(address_of(runs, tmp_path / "page.html")).page
+    page.locator("#comparison").wait_for()
+    rows = page.locator("#comparison > .wide[aria-label=ends] tbody tr")
+    assert [row.split("\t")[0] for row in rows.all_inner_texts()] == ["eval/reward/mean"]
+    assert page.locator("#comparison details.others").count() == 2
+    assert not page.locator("#comparison details.others").first.get_attribute("open")

@@ -12,8 +12,10 @@ import nbclient
 import nbformat
 import pytest
 from console_screens import SomeRun
+from report_runs import make_run
 
 import rlcore
+from rlcore.checkpoints.run_folder import RunDir
 from rlcore.loggers.console import ConsoleConfig
 from rlcore.plugins.registry import registries
 from rlcore_report.console import on_rich
@@ -69,32 +71,26 @@ def test_lines_completions_and_the_summary_replace_each_other_in_one_output(tmp_
     assert re.findall(r"<tr><td>step</td><td>(\d+)</td>", last) == [str(step) for step in range(19, 31)]
     assert "<td>&lt;b&gt;</td><td>x\\x1b</td><td>1.5000</td>" in last
     assert ("<pre>finished" in last, "<pre>" in before) == (True, False)
-    _, plot = output.displayed
-    assert plot.data.startswith(b"\x89PNG")
-
-
-def test_a_run_with_one_line_or_an_error_is_not_plotted(tmp_path: Path, output: Output) -> None:
-    for error, steps in ((None, 1), (ValueError("no"), 3)):
-        logger = NotebookLogger(ConsoleConfig(), SomeRun(tmp_path))
-        for step in range(steps):
-            logger.metrics(step, {"loss/total": 1.0})
-        logger.close(error)
-        assert "failed" in output.pages[-1] if error else "finished" in output.pages[-1]
-    assert len(output.displayed) == 2
-
-
-def test_without_matplotlib_a_notebook_shows_the_table_only(
-    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = __import__("importlib.util").util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
-    )
-    logger = NotebookLogger(ConsoleConfig(), SomeRun(tmp_path))
-    for step in range(3):
-        logger.metrics(step, {"loss/total": 1.0})
-    logger.close(None)
     assert len(output.displayed) == 1
+
+
+def test_the_end_of_a_run_shows_its_verdict_its_folder_and_the_curve_of_its_main_metric(
+    tmp_path: Path, output: Output
+) -> None:
+    run = make_run(tmp_path / "<a>", steps=8)
+    RunDir(run).write_end(3, "failed", "ValueError: <b>")
+    logger = NotebookLogger(ConsoleConfig(), SomeRun(run))
+    logger.close(ValueError("<b>"))
+    last = output.pages[-1]
+    assert "<div>Failed after step 8 of 8: ValueError: &lt;b&gt;. There is no checkpoint" in last
+    assert "<div>Entropy collapsed from step" in last
+    assert f"<div>folder: {str(run).replace('<a>', '&lt;a&gt;')}</div>" in last
+    assert last.count("<polyline") == 2  # of the training and of the evaluations
+    assert "eval/reward/mean, 0." in last
+    empty = NotebookLogger(ConsoleConfig(), SomeRun(tmp_path))
+    empty.close(None)
+    assert "There are too few metrics for a verdict." in output.pages[-1]
+    assert "<svg" not in output.pages[-1]
 
 
 def test_a_script_that_imports_ipython_does_not_count_as_a_notebook() -> None:
@@ -104,16 +100,16 @@ def test_a_script_that_imports_ipython_does_not_count_as_a_notebook() -> None:
 
 
 @pytest.mark.nightly
-def test_a_run_in_a_notebook_has_one_output_and_a_plot(tmp_path: Path) -> None:
+def test_a_run_in_a_notebook_has_one_output(tmp_path: Path) -> None:
     cells = [nbformat.v4.new_code_cell(text) for text in (TRAINING, "print(result.metrics['loss/total'] > 0)")]
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [each for each in notebook.cells[0].outputs if each.output_type == "display_data"]
     assert {each.output_type for each in notebook.cells[0].outputs} <= {"display_data", "stream"}
-    table, plot = shown
+    (table,) = shown
     assert "step 30 of 30" in table.data["text/html"]
     assert "finished" in table.data["text/html"]
-    assert "image/png" in plot.data
+    assert "<polyline" in table.data["text/html"]
     assert notebook.cells[1].outputs[0].text == "True\n"
 
 

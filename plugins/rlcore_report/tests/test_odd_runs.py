@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -91,10 +92,10 @@ def test_a_run_that_cannot_be_read_is_shown_with_its_error_and_costs_no_other_it
     data = json.loads(readable_data([bad[0], good, bad[1]]))
     assert [each["name"] for each in data["runs"]] == ["good"]
     assert [each["name"] for each in data["unreadable"]] == ["bad", "worse"]
-    assert "IsADirectoryError" in data["unreadable"][0]["problem"]
+    assert "is no regular file" in data["unreadable"][0]["problem"]
     assert json.loads(readable_data([good]))["unreadable"] == []
     assert main(["report", str(bad[0])]) == 0
-    assert "IsADirectoryError" in RunDir(bad[0]).report.read_text()
+    assert "is no regular file" in RunDir(bad[0]).report.read_text()
     capsys.readouterr()
 
 
@@ -117,7 +118,7 @@ def test_the_list_has_the_error_of_a_run_as_its_verdict_and_makes_those_of_the_o
     shutil.rmtree(gone)
     rows = judged_rows(runs)
     assert (rows["bad"]["verdict"]["name"], rows["bad"]["last"]) == ("unreadable", None)
-    assert "IsADirectoryError" in rows["bad"]["verdict"]["sentence"]
+    assert "is no regular file" in rows["bad"]["verdict"]["sentence"]
     assert rows["good"]["verdict"]["level"] in ("good", "warning", "bad")
     assert rows["gone"]["step"] == 0
     runs.close()
@@ -149,8 +150,9 @@ def test_the_list_and_the_card_of_a_run_have_the_same_figures_before_and_after_i
     change = shown["answer"]["change"]
     assert {name for name in parsed if parsed[name] != searched[name]} <= {"verdict"}
     assert (parsed["metric"], parsed["last"]) == ((change["metric"], change["after"]) if change else ("", None))
-    for name in ("name", "trainer", "model", "step", "total", "running"):
+    for name in ("name", "trainer", "model", "step", "total"):
         assert parsed[name] == shown[name]
+    assert parsed["state"] == shown["end"]["state"] == "finished"
 
 
 @pytest.mark.parametrize(
@@ -191,6 +193,7 @@ CHANGES: dict[str, Change] = {
     "a checkpoint": lambda run: checkpoint(run, '{"step": 6}'),
     "the trained model": lambda run: RunDir(run).model.mkdir(),
     "its report": lambda run: RunDir(run).report.write_text("x"),
+    "how it ended": lambda run: RunDir(run).write_end(5, "failed", "ValueError: bad"),
     "a text for the report": lambda run: (run / "report" / "rows.txt").write_text("other rows"),
     "an image": lambda run: (run / "images" / "a.png").write_bytes(b"other"),
     "its lock": lambda run: locks.append(RunLock(run)),
@@ -227,3 +230,34 @@ def test_a_score_that_a_checkpoint_gets_later_is_shown(tmp_path: Path) -> None:
     before = page_stamp(run)
     rewritten("checkpoints/00000006/manifest.json", "0.25", "0.5")(run)
     assert page_stamp(run) != before
+
+
+NAMES = ("config.yaml", "metrics.jsonl", "completions.jsonl", "rollouts.jsonl", "end.json", "report/machine.json",
+         "report/rows.txt", "images/a.png", "checkpoints/00000006/manifest.json", "model/config.json")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "large"])
+def test_no_file_that_is_no_regular_one_or_is_very_large_stops_the_list_or_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The large files are sparse: 7 GB of zeros that take no room on the disk, of which less is read here."""
+    monkeypatch.setattr("rlcore_report.run_files.LARGEST_FILE", 8_000_000)
+    good = make_run(tmp_path / "runs" / "good", steps=6)
+    for i, name in enumerate(NAMES):
+        file = make_run(tmp_path / "runs" / f"odd-{i}", steps=6) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "large":
+            with file.open("ab") as content:
+                content.truncate(7_000_000_000)
+        else:
+            file.unlink(missing_ok=True)
+            os.mkfifo(file) if kind == "fifo" else file.symlink_to("/dev/zero")
+    runs = RunList([tmp_path / "runs"])
+    rows = {row["name"]: row for row in runs.rows()}
+    assert {"good", "odd-1", "odd-2", "odd-3"} <= rows.keys()
+    data = json.loads(readable_data([good, *(tmp_path / "runs" / f"odd-{i}" for i in range(len(NAMES)))]))
+    assert "good" in [run["name"] for run in data["runs"]]
+    assert len(data["runs"]) + len(data["unreadable"]) == 1 + len(NAMES)
+    notes = {run["name"]: run["notes"] for run in data["runs"]}
+    assert (kind == "large") == ("metrics.jsonl has 7.0 GB: only its beginning and its end are read." in str(notes))
+    runs.close()

@@ -46,7 +46,9 @@ def test_a_run_writes_a_report_at_its_end_unless_disabled(
         data = data_of(RunDir(result.run_dir).report.read_text())
         (curve,) = next(c["curves"] for g in data["groups"] for c in g["charts"] if c["name"] == "loss/total")
         assert curve["steps"] == [1, 2]
-        assert not data["runs"][0]["running"]
+        assert data["runs"][0]["end"] == {
+            "state": "finished", "sentence": "Finished at step 2 of 2.", "command": "", "level": "good",
+        }  # fmt: skip
         answer = data["runs"][0]["answer"]
         assert answer["device"]
         assert answer["change"]["metric"] == "loss/total"
@@ -86,8 +88,8 @@ def test_the_report_of_a_running_run_is_marked_and_leaves_out_an_incomplete_line
     lock = RunLock(run)
     record = read_run(run)
     lock.release()
-    assert record.is_running
-    assert not read_run(run).is_running
+    assert record.end.sentence == "Still running at step 4 of 4."
+    assert read_run(run).end.state == "finished"
     assert record.last_step == 4
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from fabricated import BAD, fabricated
 from labelled import RUNS, LabelledRun, all_runs, read_run, write_run
 from rates import FRESH, PAGE, all_rates, in_page, problems, rates, table
 
@@ -18,7 +19,7 @@ from rlcore.settings import TrainConfig
 from rlcore_report.health import judged_run as causes
 
 ALL = all_runs()
-CAUSES = {value for name, value in vars(causes).items() if name.isupper()}
+CAUSES = {value for name, value in vars(causes).items() if name.isupper() and isinstance(value, str)}
 
 
 @pytest.mark.slow
@@ -46,10 +47,38 @@ def test_every_scenario_is_trained_for_the_rules_and_again_to_measure_them() -> 
 
 @pytest.mark.slow
 def test_on_runs_that_the_rules_were_not_made_on_few_are_missed_and_most_causes_are_right() -> None:
-    _, measured, _ = all_rates()
+    _, measured, *_ = all_rates()
     assert measured.false_alarms == 0
     assert measured.missed <= 2 / 30 * measured.num_broken
     assert measured.right_cause >= 25 / 30 * measured.num_broken
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_twelve_bad_and_eight_good_series_of_each_kind_of_trainer_are_told_apart(kind: str) -> None:
+    found = rates(kind, [run for run in fabricated() if run.name.startswith(kind)])
+    assert (found.num_broken, found.num_good) == (12, 8)
+    assert (found.missed, found.false_alarms) == (0, 0)
+    assert found.right_cause >= 11
+
+
+def test_what_follows_from_a_cause_names_it_and_begins_no_earlier() -> None:
+    lost = next(run for run in fabricated() if run.name == "policy-bad-3")
+    first, *others = problems(lost)
+    assert first.follows == ""
+    assert others
+    assert {each.follows for each in others} == {first.name}
+    assert all(each.step >= first.step for each in others)  # type: ignore[operator]
+
+
+def test_no_learning_rate_is_advised_that_is_more_than_ten_times_another_one() -> None:
+    advised = [
+        (float(verdict.value), run.config["trainer"]["optimizer"]["lr"])
+        for run in [*ALL, *fabricated()]
+        for verdict in problems(run)
+        if verdict.option == "trainer.optimizer.lr" and run.config["trainer"]["optimizer"].get("lr")
+    ]
+    assert len(advised) > 100
+    assert all(10 * new / old > 0.9 and new / old < 11 for new, old in advised)  # advice has one digit
 
 
 @pytest.mark.parametrize("cause", ["", "entropy"])

@@ -27,12 +27,12 @@ LOST = [0.3, *[0.2] * 19]
 def test_one_round_that_makes_another_policy_is_too_large_in_a_run_that_is_not_solved_afterwards(
     largest: float, rewards: Mapping[str, Sequence[float]], level: str
 ) -> None:
-    """The rate is to fall by the root of 4 nats to .01, a factor of 20."""
+    """The rate is to fall by ten, the most that is advised at once."""
     found = large_steps.step_too_large(judged({"policy/approx_kl": [0.01, largest, *[0.05] * 18], **rewards}, RATE))
     assert found is not None
     assert (found.level, found.step) == (level, 2 if level == "bad" else None)
     if level == "bad":
-        assert (found.option, found.value) == ("trainer.optimizer.lr", "3e-04")  # 6e-3 / 20
+        assert (found.option, found.value) == ("trainer.optimizer.lr", "6e-04")  # 6e-3 / 10
 
 
 def test_what_follows_from_a_policy_that_is_lost_does_not_come_before_its_cause() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+from fabricated import fabricated
 from labelled import LabelledRun, all_runs, good
 
 from rlcore_report.metric_groups import Series
@@ -71,6 +72,7 @@ def all_rates() -> list[Rates]:
         rates("trained; the rules were made on these", [run for run in trained if run.seed < FRESH]),
         rates("trained for measuring: other models, rows and seeds", fresh),
         rates("series drawn from formulas; the rules were made on half of them", synthetic),
+        rates("series drawn by hand, 12 bad and 8 good of each of four kinds of trainers", fabricated()),
     ]
 
 

@@ -306,6 +306,9 @@ def test_markdown_code_and_formulas_are_rendered_and_the_ends_of_the_scale_are_n
         before = button.evaluate(colour)
         button.click()
         assert button.evaluate(colour) != before
+        tab.page.get_by_role("button", name="4", exact=True).click()
+        colours = {each.inner_text(): each.evaluate(colour) for each in tab.page.locator("#bar button:visible").all()}
+        assert [text for text, each in colours.items() if each == colours["Submit"]] == ["Submit"]  # the bright one
         assert tab.page.locator("#outputs .text").inner_text() == answer
         assert tab.errors == []
 
