@@ -20,6 +20,7 @@ from rlcore_ddpo import diffusers_classes as diffusers
 from rlcore_ddpo.config import KIND, StableDiffusionConfig
 from rlcore_ddpo.image_pipeline import ADAPTER, ImagePipeline
 from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline, pipeline_of_configs
+from rlcore_transformers.models.loading import align
 
 INDEX = "model_index.json"
 LORA = {"r": 4, "init_lora_weights": "gaussian", "target_modules": ["to_k", "to_q", "to_v", "to_out.0"]}
@@ -141,6 +142,8 @@ def _load(spec: Any, config: StableDiffusionConfig, tokenizer: Any) -> diffusers
         ) from error
     if not isinstance(pipeline, diffusers.StableDiffusionPipeline):
         raise ModelError(f"model = {name!r}: is a {type(pipeline).__name__}, not a StableDiffusionPipeline")
+    for part in (pipeline.unet, pipeline.vae, pipeline.text_encoder):
+        align(part)
     return pipeline
 
 

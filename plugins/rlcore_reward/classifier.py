@@ -170,6 +170,7 @@ def load_classifier(
     else:
         raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
     model.config.num_labels, model.config.problem_type = kind.num_labels, kind.problem_type
+    loading.align(model)
     model.eval()
     return model
 

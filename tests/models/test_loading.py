@@ -19,10 +19,12 @@ from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from rlcore.errors import ModelError
 from rlcore.ops import disable_dropout
-from rlcore_testing.small import make_gpt2, make_tokenizer
+from rlcore.types import Trajectories
+from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
-from rlcore_transformers.models.loading import context_length, eos_token_ids, load_model
-from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
+from rlcore_transformers.models.loading import align, context_length, eos_token_ids, load_model
+from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
+from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 from rlcore_transformers.models.speed.activations import fuse_activations
 from rlcore_transformers.models.tokenizers import load_tokenizer
 
@@ -53,6 +55,45 @@ def test_folder_configuration_and_module_are_the_same_model(
     random = build_causal_lm(tiny_gpt2.config, CausalLMConfig(), tokenizer=tmp_path)
     assert type(random.model) is type(tiny_gpt2)
     assert build_causal_lm(tiny_gpt2, CausalLMConfig(), tokenizer=str(tmp_path)).model is tiny_gpt2
+
+
+@torch.no_grad()
+def misalign(model: PreTrainedModel) -> PreTrainedModel:
+    """Move weights to where those of a mapped file often lie: 40 bytes above a multiple of 64."""
+    for each in model.parameters():
+        place = torch.empty(each.numel() + 10, dtype=each.dtype)[10:].view(each.shape)
+        each.data = place.copy_(each)
+        assert each.data_ptr() % 64 == 40
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [make_llama, make_t5])
+def test_the_alignment_of_weights_changes_no_bit(make: Any) -> None:
+    """One row is multiplied by other kernels than several, which round differently at other addresses."""
+    build = build_causal_lm if make is make_llama else build_seq2seq_lm
+    config = CausalLMConfig() if make is make_llama else Seq2SeqLMConfig()
+    batch = Trajectories.stack([[1, 2, 3]], [[False, False, True]])
+    found = []
+    for model in (make(), misalign(make())):
+        policy = build(model, config, tokenizer=make_tokenizer(), value_head=True, reference=True)
+        weights = [*policy.module.parameters(), *policy.reference.parameters()]
+        assert not any(each.data_ptr() % 64 for each in weights)
+        first = policy.decoder([[1, 2, 3]], max_new_tokens=1).start().logits
+        found.append((first, policy.score(batch).logprobs, policy.reference_score(batch).logprobs))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_folder_is_read_into_memory_of_its_own_and_tied_weights_stay_tied(tmp_path: Path) -> None:
+    make_gpt2().save_pretrained(tmp_path)
+    model = load_model(tmp_path, CausalLMConfig())
+    assert not any(each.data_ptr() % 64 for each in model.parameters())
+    assert model.lm_head.weight is model.transformer.wte.weight
+    shared = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+    misalign(shared)  # type: ignore[arg-type]
+    shared[1].weight.data = shared[0].weight.data
+    align(shared)
+    assert shared[0].weight.data_ptr() == shared[1].weight.data_ptr() != shared[0].bias.data_ptr()
 
 
 def test_random_weights_follow_the_seed(char_tokenizer: Any) -> None:

@@ -57,6 +57,11 @@ def test_the_score_is_read_at_eos_even_where_the_tokenizer_pads_with_it() -> Non
     assert float(hidden[-2] @ scorer.model.score.weight[0]) != pytest.approx(float(scores_of(scorer)[0]), abs=1e-2)
 
 
+def test_the_weights_of_a_folder_are_aligned_as_those_of_a_model_in_memory(tmp_path: Path) -> None:
+    build(make_llama()).save_pretrained(tmp_path)
+    assert not any(each.data_ptr() % 64 for each in build(tmp_path).module.parameters())
+
+
 def test_a_vocabulary_without_a_spare_token_grows_by_one(tmp_path: Path) -> None:
     make_gpt2(vocab=31).save_pretrained(tmp_path)
     tokenizer = without_spare()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -58,6 +59,8 @@ log = get_logger("models")
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 _OF_BIN = (TypeError, AttributeError, EOFError, IndexError, pickle.UnpicklingError)
 """Errors of files that `torch.save` wrote, and that contain something else than tensors by name."""
+ALIGNMENT = 64
+"""Bytes to whose multiples the addresses of weights are aligned, as those of every tensor that torch allocates are."""
 ModelSpec = str | os.PathLike[str] | PretrainedConfig | PreTrainedModel
 
 
@@ -92,6 +95,8 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
         suffix = "ForCausalLM" if kind is DECODER_ONLY else "ForConditionalGeneration"
         raise ModelError(f"{type(model).__name__} has no language-model head: load it as ...{suffix}")
     _make_savable(model)
+    if start.MARK not in vars(model):  # whose weights are in their files until they are divided
+        align(model)
     if config.speed.fused_activations:
         fuse_activations(model)
     model.eval()
@@ -258,6 +263,21 @@ def _complete(model: Any, info: Mapping[str, Any], what: str) -> Any:
     return model
 
 
+def align(model: nn.Module) -> None:
+    """Move weights that lie at other addresses than torch allocates into memory of their own, in place.
+
+    `from_pretrained` leaves weights in the mapped file, wherever they lie in it, and kernels that process several
+    numbers at once round sums otherwise there. Tensors that are the same memory are the same memory afterwards.
+    """
+    moved: dict[tuple[object, ...], Tensor] = {}
+    for each in (*model.parameters(), *model.buffers()):
+        if each.device.type == "cpu" and each.layout is torch.strided and each.data_ptr() % ALIGNMENT:
+            place = (each.data_ptr(), each.shape, each.stride(), each.dtype)
+            if place not in moved:
+                moved[place] = each.data.clone()
+            each.data = moved[place]
+
+
 def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONLY) -> PreTrainedModel:
     """Load a critic from a hub id or folder and put it in evaluation mode.
 
@@ -280,6 +300,7 @@ def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONL
     else:
         loader = kind.loader
     critic: PreTrainedModel = from_pretrained(loader, name, config, what="critic")
+    align(critic)
     if config.speed.fused_activations:
         fuse_activations(critic)
     critic.eval()
