@@ -19,13 +19,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import attrs
+import psutil  # type: ignore[import-untyped]
 
 from rlcore.errors import PluginError, RewardError
 from rlcore.logging import get_logger
@@ -58,11 +60,13 @@ class CodeTests:
             raise PluginError("reward 'code_tests' needs the limits of POSIX; Windows has none")
         self.config, self._python = config, config.python or sys.executable
         self._tally, self._untested = Tally("code_tests"), Tally("code_tests")
+        self._calls: list[Running] = []
         self.__signature__ = signature("code_tests.column", [config.column])
-        if config.isolation == "require" and self._confinement.problem:
+        if config.isolation == "require" and (self._confinement.problem or self._confinement.reaches_sockets):
+            problem = self._confinement.problem or "no filter of system calls"
             raise PluginError(
-                f"code_tests.isolation = 'require': this system has no namespaces ({self._confinement.problem}); allow "
-                "user namespaces, or accept that tests reach the network with isolation: try"
+                f"code_tests.isolation = 'require': this system has no namespaces ({problem}); allow user namespaces, "
+                "or accept what the warning names with isolation: try"
             )
 
     def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
@@ -77,8 +81,7 @@ class CodeTests:
         tests = [self._read(value, f"sample {i}, column '{column}'") for i, value in enumerate(columns[column])]
         jobs = [(self._code(output), test) for output, each in zip(outputs, tests, strict=True) for test in each]
         distinct = list(dict.fromkeys(jobs))
-        with ThreadPoolExecutor(self.config.workers or os.cpu_count() or 1) as threads:
-            passed = dict(zip(distinct, threads.map(self._passes, distinct), strict=True))
+        passed = dict(zip(distinct, self._run(distinct), strict=True))
         late = f"tests were ended at code_tests.timeout_s = {self.config.timeout_s:g}, and count as failed"
         self._tally.add(len(jobs), {late: num} if (num := sum(passed[job] is None for job in jobs)) else {})
         none = f"outputs have no tests in the column '{column}', and get no reward"
@@ -89,7 +92,9 @@ class CodeTests:
         ]
 
     def close(self) -> None:
-        """Log how many tests took too long, and how many outputs have none."""
+        """End the tests that a call in another thread still runs, and log how many took too long or do not exist."""
+        for running in self._calls:
+            running.end()
         self._tally.close()
         self._untested.close()
 
@@ -100,8 +105,18 @@ class CodeTests:
         warn_of_gaps(found, isolate=isolate)
         return found
 
-    def _passes(self, job: tuple[str, CodeTest]) -> bool | None:
-        """Return whether a test passes; None if it took too long."""
+    def _run(self, jobs: Sequence[tuple[str, CodeTest]]) -> list[bool | None]:
+        """Return whether each test passes; None if it took too long."""
+        running = Running()
+        self._calls.append(running)
+        with ThreadPoolExecutor(self.config.workers or os.cpu_count() or 1) as threads:
+            try:
+                return list(threads.map(partial(self._passes, running), jobs))
+            finally:  # also at Ctrl-C, since the pool waits for the tests that run
+                running.end()
+                self._calls.remove(running)
+
+    def _passes(self, running: Running, job: tuple[str, CodeTest]) -> bool | None:
         code, test = job
         if not code.strip():
             return False
@@ -109,7 +124,7 @@ class CodeTests:
         ran = run(
             code, test.statement, python=self._python, confinement=self._confinement,
             limits={name: getattr(self.config, name) for name in names}, timeout_s=self.config.timeout_s,
-            text=test.stdin,
+            text=test.stdin, running=running,
         )  # fmt: skip
         if ran.status is None:
             return None
@@ -200,7 +215,7 @@ NAMESPACES = (
 )  # fmt: skip
 NOBODY = 65534
 PROBE_S = 20.0
-_PROBE = {"memory_mb": 512, "file_mb": 1, "open_files": 64, "processes": 16}
+_PROBE_LIMITS = {"memory_mb": 512, "file_mb": 1, "open_files": 64, "processes": 16}
 MIB = 2**20
 
 
@@ -214,12 +229,65 @@ class Confinement:
         problem: why there are no namespaces; empty if there are.
         limits_processes: the limit of processes has an effect. It counts those in the namespace, and has no effect for
             root.
+        sockets: whether tests may make sockets.
+        reaches_sockets: whether tests can make them, because the kernel has no filter that refuses them.
     """
 
     command: tuple[str, ...] = ()
     user: int | None = None
     problem: str = ""
     limits_processes: bool = False
+    sockets: bool = False
+    reaches_sockets: bool = False
+
+
+@attrs.define
+class Running:
+    """The processes of tests that run; they can be ended from another thread, and none starts after that."""
+
+    _processes: set[subprocess.Popen[bytes]] = attrs.field(factory=set)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _is_over: bool = False
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes] | None:
+        """Start a process; None after the end."""
+        with self._lock:
+            if self._is_over:
+                return None
+            process = subprocess.Popen(command, **options)  # noqa: S603  which is what this module is for
+            self._processes.add(process)
+            return process
+
+    def finish(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill a process and what it started, and wait for it."""
+        with self._lock:
+            self._processes.discard(process)
+        _kill(process)
+        process.wait()
+
+    def end(self) -> None:
+        """Kill every process."""
+        with self._lock:
+            self._is_over = True
+            for process in self._processes:
+                _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all it started.
+
+    The first process of a namespace, with which all others in it end, may have left the group of `unshare` and cleared
+    the signal of its parent's death. So the descendants are killed by their numbers.
+    """
+    started: list[psutil.Process] = []
+    if process.poll() is None:
+        with contextlib.suppress(psutil.Error):
+            started = psutil.Process(process.pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for each in started:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
 
 
 @attrs.frozen
@@ -255,25 +323,29 @@ def confine(python: str, *, isolate: bool) -> Confinement:
         problem = "the program unshare of util-linux is not installed"
         if shutil.which(NAMESPACES[0]):
             for user in users:
-                problem = _tried(python, Confinement(NAMESPACES, user))
+                limits_processes = user is not None or users == [None]
+                found, problem = _tried(python, Confinement(NAMESPACES, user, limits_processes=limits_processes))
                 if not problem:
-                    return Confinement(NAMESPACES, user, limits_processes=user is not None or users == [None])
+                    return found
     for user in users:
-        refused = _tried(python, Confinement((), user))
+        found, refused = _tried(python, Confinement((), user, problem, sockets=not isolate))
         if not refused:
-            return Confinement((), user, problem)
+            return found
     raise PluginError(f"code_tests.python = {python!r}: the interpreter does not start: {refused}")
 
 
-def _tried(python: str, confinement: Confinement) -> str:
-    """Return why an empty program cannot be run in this way, or an empty string."""
+_PROBE = "import socket\ntry:\n    socket.socket()\n    print('open')\nexcept PermissionError:\n    pass"
+
+
+def _tried(python: str, confinement: Confinement) -> tuple[Confinement, str]:
+    """Return whether a program in this confinement reaches sockets, and why it does not run, or an empty string."""
     try:
-        ran = run("", "assert 1", python=python, confinement=confinement, limits=_PROBE, timeout_s=PROBE_S)
+        ran = run(_PROBE, "assert 1", python=python, confinement=confinement, limits=_PROBE_LIMITS, timeout_s=PROBE_S)
     except OSError as error:
-        return str(error)
-    return (
-        "" if ran.is_passed else ran.errors.strip().splitlines()[-1] if ran.errors.strip() else f"status {ran.status}"
-    )
+        return confinement, str(error)
+    if ran.is_passed:
+        return attrs.evolve(confinement, reaches_sockets=bool(ran.output)), ""
+    return confinement, ran.errors.strip().splitlines()[-1] if ran.errors.strip() else f"status {ran.status}"
 
 
 def run(
@@ -285,6 +357,7 @@ def run(
     limits: Mapping[str, int],
     timeout_s: float,
     text: str = "",
+    running: Running | None = None,
 ) -> Ran:
     """Run code, and then a statement that tests it, in a new process and an empty folder.
 
@@ -296,11 +369,14 @@ def run(
         limits: `memory_mb`, `file_mb`, `open_files` and `processes`.
         timeout_s: seconds after which the process and all it started are ended.
         text: its standard input.
+        running: receives the process, so that another thread can end it.
     """
     token = secrets.token_hex(16)
     processes = limits["processes"] if confinement.limits_processes else 0
     numbers = {**limits, "processes": processes, "cpu_s": int(timeout_s) + 2}
-    job = json.dumps({"code": code, "test": test, "token": token, "limits": numbers}).encode()
+    job = json.dumps(
+        {"code": code, "test": test, "token": token, "limits": numbers, "sockets": confinement.sockets}
+    ).encode()
     with tempfile.TemporaryDirectory(prefix="rlcore-code-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         if confinement.user is not None:
@@ -312,7 +388,7 @@ def run(
             os.chown(work, confinement.user, confinement.user)
         files = [(folder / each).open(mode) for each, mode in (("in", "rb"), ("out", "w+b"), ("err", "w+b"))]
         try:
-            status, said = _start(python, confinement, job, files, work, timeout_s)
+            status, said = _start(running or Running(), python, confinement, job, files, work, timeout_s)
             output, errors = _read(files[1], limits["file_mb"] * MIB), _read(files[2], MIB)
         finally:
             for file in files:
@@ -321,7 +397,13 @@ def run(
 
 
 def _start(
-    python: str, confinement: Confinement, job: bytes, streams: Sequence[Any], work: Path, timeout_s: float
+    running: Running,
+    python: str,
+    confinement: Confinement,
+    job: bytes,
+    streams: Sequence[Any],
+    work: Path,
+    timeout_s: float,
 ) -> tuple[int | None, bytes]:
     """Start the process, wait for it, and return its exit code and what it wrote to the channel."""
     ours, theirs = socket.socketpair()
@@ -334,10 +416,12 @@ def _start(
         user: dict[str, Any] = {}
         if confinement.user is not None:
             user = {"user": confinement.user, "group": confinement.user, "extra_groups": []}
-        process = subprocess.Popen(  # noqa: S603  which is what this module is for
+        process = running.start(
             command, stdin=streams[0], stdout=streams[1], stderr=streams[2], cwd=work, env=environment,
             start_new_session=True, pass_fds=[theirs.fileno()], **user,
         )  # fmt: skip
+        if process is None:
+            return None, b""
         try:
             theirs.close()
             ours.settimeout(timeout_s)
@@ -348,9 +432,7 @@ def _start(
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            running.finish(process)
         ours.setblocking(False)
         said = b""
         with contextlib.suppress(OSError):
@@ -367,9 +449,11 @@ def warn_of_gaps(confinement: Confinement, *, isolate: bool) -> None:
     """Log, once for a run, what the system does not allow."""
     if isolate and confinement.problem:
         log.warning(
-            "code_tests: tests can reach the network, and processes that they leave may go on; there are no namespaces",
+            "code_tests: there are no namespaces: tests see other processes, and processes that they leave may go on",
             because=confinement.problem,
         )  # fmt: skip
+    if isolate and confinement.reaches_sockets:
+        log.warning("code_tests: this system cannot refuse sockets to a process: tests can reach the network")
     if not confinement.limits_processes:
         reason = "run the training as another user than root" if os.geteuid() == 0 else "it needs namespaces"
         log.warning("code_tests: the number of processes of a test is not limited", because=reason)

@@ -170,8 +170,8 @@ class CodeTestsConfig(PartOptions):
     file_mb: int = option(16, "size of the largest file that a test writes; its output is one", ge=1, unit="MiB")
     workers: int = option(0, "tests that run at a time; 0: one on each CPU", ge=0, le=1024)
     isolation: Literal["try", "require", "none"] = option(
-        "try", "no network and no way to see other processes, by namespaces of Linux: `try`: where the system allows "
-        "it, with a warning where not; `require`: an error where not; `none`: the network is allowed",
+        "try", "no sockets and no way to see other processes, by a filter and namespaces of Linux: `try`: where the "
+        "system allows it, with a warning where not; `require`: an error where not; `none`: the network is allowed",
     )  # fmt: skip
     python: str | None = option(None, "Python interpreter that runs the tests; default: this one")
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -117,14 +119,51 @@ def test_tests_share_no_files_and_no_environment(monkeypatch: pytest.MonkeyPatch
     assert score(code, ["assert found == ([], None, True)"] * 2) == 1.0
 
 
+def is_running(mark: str) -> bool:
+    return mark in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+
+
 def test_what_a_test_starts_ends_with_it() -> None:
     mark = f"time.sleep({time.time()})"
     code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; {mark}'])"
     assert score(code, ["assert 1"]) == 1.0
     until = time.monotonic() + 300
-    while mark in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout:
+    while is_running(mark):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(not HAS_NAMESPACES, reason="this system allows no namespaces")
+def test_code_that_leaves_its_group_and_clears_its_death_signal_ends_at_its_time_limit() -> None:
+    mark = f"time.sleep({time.time()})"
+    code = (
+        f"import ctypes, os, time\nos.setsid()\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\nif not os.fork():\n    {mark}\n"
+    )
+    late = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; {mark}'])\n"
+    reward = CodeTests(CodeTestsConfig(isolation="require", timeout_s=5.0))
+    assert reward(outputs=[code + late + "time.sleep(900)"], tests=[["assert 1"]]) == [0.0]
+    until = time.monotonic() + 300
+    while is_running(mark):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_call_that_is_interrupted_ends_its_tests() -> None:
+    mark = f"time.sleep({time.time()})"
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; {mark}'])"
+    reward = CodeTests(CodeTestsConfig(isolation="none", timeout_s=900.0, workers=1))
+
+    def interrupt() -> None:
+        until = time.monotonic() + 300
+        while not is_running(mark) and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        reward(outputs=[code], tests=[[f"assert {i} >= 0" for i in range(10)]])  # 9,000 s, if it waited for them
+    assert not is_running(mark)
+    assert reward(outputs=["x = 1"], tests=[["assert x"]]) == [1.0]
 
 
 LISTENING = """
@@ -138,13 +177,23 @@ except OSError:
 
 
 @pytest.mark.skipif(not HAS_NAMESPACES, reason="this system allows no namespaces")
-def test_with_namespaces_tests_reach_no_network_and_see_no_other_processes() -> None:
+def test_with_namespaces_tests_reach_no_network_and_see_no_other_processes(tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         code = LISTENING.format(port=server.getsockname()[1])
         assert score(code, ["assert reached"]) == 1.0  # isolation: none
         assert score(code, ["assert not reached"], isolation="require") == 1.0
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "engine.sock"))
+        server.listen()
+        code = LISTENING.replace(
+            'create_connection(("127.0.0.1", {port}), 5)', f"socket(socket.AF_UNIX).connect({server.getsockname()!r})"
+        )
+        assert score(code, ["assert not reached"], isolation="require") == 1.0
+        assert score(code, ["assert not reached"], isolation="try") == 1.0
+    wakes = "import asyncio\nasyncio.run(asyncio.sleep(0))\nx = 1"
+    assert score(wakes, ["assert x"], isolation="require") == 1.0
     seen = "import os\nnumbers = [name for name in os.listdir('/proc') if name.isdigit()]"
     assert score(seen, ["assert numbers == ['1']"], isolation="require") == 1.0
 
@@ -154,7 +203,7 @@ def test_without_namespaces_a_warning_says_so_or_an_error(monkeypatch: pytest.Mo
     monkeypatch.setattr(sandbox.log, "warning", lambda text, **fields: logged.append(f"{text}: {fields}"))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert score("x = 1", ["assert x"], isolation="try") == 1.0
-    assert "tests can reach the network" in logged[0]
+    assert "processes that they leave may go on" in logged[0]
     assert "unshare of util-linux is not installed" in logged[0]
     with pytest.raises(
         PluginError, match=r"isolation = 'require': this system has no namespaces \(the program unshare"
