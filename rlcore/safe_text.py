@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, TextIO
 
 HIDDEN = "<hidden>"
@@ -18,6 +20,12 @@ _OF_TEXT = re.compile(r"(?:eos|bos|pad|unk|sep|cls|mask|special|start|end|stop|i
 """Tokens of a tokenizer, which are no secrets."""
 _LOGIN = re.compile(r"(\b[a-zA-Z][\w+.-]{1,20}:/{1,2})[^/\s'\"]+(?=@)")  # `Path` makes one slash of two
 _PARAMETER = re.compile(r"([?&]([\w.%-]+)=)[^&#\s'\"]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_USUAL_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+SHORTEST_KEY = 8
+"""Characters of the value of an environment variable that is hidden; shorter ones, such as `true`, are no keys."""
+_variables_with_keys: set[str] = set()
+"""Environment variables that options name, besides those whose names tell that they hold a key."""
 
 
 def visible(text: object) -> str:
@@ -32,14 +40,44 @@ def write(text: object, stream: TextIO | None = None) -> None:
     stream.flush()
 
 
+@lru_cache(maxsize=4096)
 def is_secret(name: object) -> bool:
     """Return whether values under this key are secrets, as of `api_key`, `hf_token` and `password`."""
     word = re.sub(r"[^a-z0-9]", "", str(name).lower())
     return bool(_SECRET.search(word)) and not _OF_TEXT.search(word)
 
 
+def is_variable(name: str) -> bool:
+    """Return whether a text is the name of an environment variable: one with small letters only if it is set.
+
+    A key that stands in place of a name is none.
+    """
+    return bool(_USUAL_VARIABLE.fullmatch(name)) or (bool(_VARIABLE.fullmatch(name)) and name in os.environ)
+
+
+def names_key(variable: str) -> bool:
+    """Return whether this is the name of an environment variable, whose value is hidden as a key from then on."""
+    if is_name := is_variable(variable):
+        _variables_with_keys.add(variable)
+    return is_name
+
+
+def hide_keys(text: str, further: Iterable[str] = ()) -> str:
+    """Hide keys in a text that others wrote, such as the answer of a server, which may repeat what it was sent.
+
+    Keys are the values of environment variables that are named for one, or that an option names (`names_key`), and
+    `further` ones.
+    """
+    named = (value for name, value in os.environ.items() if is_secret(name) or name in _variables_with_keys)
+    keys = {key for each in (*named, *further) if len(key := each.strip()) >= SHORTEST_KEY and key[0] != "/"}
+    for key in sorted(keys, key=len, reverse=True):
+        text = text.replace(key, HIDDEN)
+    return text
+
+
 def hide_logins(text: str) -> str:
-    """Hide the logins and the secret parameters of URLs, as in `https://user:password@host/?token=1`."""
+    """Hide keys, and the logins and the secret parameters of URLs, as in `https://user:password@host/?token=1`."""
+    text = hide_keys(text)
     if ":/" not in text:
         return text
     text = _LOGIN.sub(rf"\1{HIDDEN}", text)

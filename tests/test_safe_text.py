@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlcore.components import describe_error
 from rlcore.errors import ConfigError
-from rlcore.safe_text import hide_logins, is_secret, redact, show, visible
+from rlcore.safe_text import hide_keys, hide_logins, is_secret, names_key, redact, show, visible
 
 
 def test_control_characters_are_escaped_and_letters_are_not() -> None:
@@ -37,6 +38,25 @@ def test_logins_in_urls_are_hidden() -> None:
     assert hide_logins("https:/me:p@host/x, C:/me@x and a://b") == "https:/<hidden>@host/x, C:/me@x and a://b"
     assert hide_logins("http://host/x?step=1&api_key=s3cret&b=2#c") == "http://host/x?step=1&api_key=<hidden>&b=2#c"
     assert str(ConfigError("run.root = 'ftp://me:s3cret@host'")) == "run.root = 'ftp://<hidden>@host'"
+
+
+def test_keys_in_the_environment_are_hidden_in_texts_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"ACME_API_KEY": "sk-1234567\n", "JUDGE": "other-key", "MY_TOKEN": "true"}.items():
+        monkeypatch.setenv(name, value)
+    assert describe_error(ValueError("401: sk-1234567 is wrong")) == "ValueError: 401: <hidden> is wrong"
+    assert hide_keys("other-key is true") == "other-key is true"
+    assert names_key("JUDGE")
+    assert str(ConfigError("no other-key: true")) == "no <hidden>: true"
+    assert hide_keys("a secret", ["a secret"]) == "<hidden>"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_name"),
+    [("MY_KEY", True), ("judge", True), ("sk_live_1a2b", False), ("0123abcd", False), ("sk-1234567", False)],
+)
+def test_a_key_is_no_name_of_a_variable(monkeypatch: pytest.MonkeyPatch, name: str, is_name: bool) -> None:
+    monkeypatch.setenv("judge", "a key that is set")
+    assert names_key(name) is is_name
 
 
 def test_secrets_are_hidden_at_any_depth_and_nothing_else() -> None:

@@ -104,12 +104,12 @@ class McpSession:
                 raise TimeoutError from None
             if error.code == CONNECTION_CLOSED:
                 raise self._gone("has ended") from None
-            raise ToolFailed(error.message) from None
+            raise ToolFailed(self._options.hide(error.message)) from None
         except TimeoutError:
             raise
         except Exception as error:
             raise self._gone(f"cannot be reached: {_first(error)}") from error
-        text = text_of(result)
+        text = self._options.hide(text_of(result))
         if result.is_error:
             raise ToolFailed(text)
         return text
@@ -170,7 +170,7 @@ class McpSession:
                     self._client.set_exception(error if isinstance(error, Exception) else ServerGone("it was ended"))
                 raise
             finally:
-                self._said = _tail(output.fileno(), secrets)
+                self._said = self._options.hide(_tail(output.fileno(), secrets))
                 self._ended.set()
 
 

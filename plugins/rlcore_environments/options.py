@@ -12,7 +12,7 @@ import attrs
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
-from rlcore.safe_text import shorten, show
+from rlcore.safe_text import hide_keys, is_secret, is_variable, names_key, show
 
 
 @config
@@ -171,7 +171,20 @@ class McpOptions:
             raise ConfigError("key_env and header_env are for a server with a `url`; give a program `env_from`")
         if self.command is None and self.env_from:
             raise ConfigError("env_from is for a program; give a server with a `url` key_env or header_env")
+        named = {f"header_env.{name}": names_key(variable) for name, variable in self.header_env.items()}
+        named |= {} if self.key_env is None else {"key_env": names_key(self.key_env)}
+        for where, is_name in (named | {"env_from": all(map(is_variable, self.env_from))}).items():
+            if not is_name:
+                raise ConfigError(
+                    f"{where}: is no name of an environment variable; set it to the name, such as SERVER_KEY, and the "
+                    "variable to the key"
+                )
         self.headers(), self.secrets()
+
+    def hide(self, text: str) -> str:
+        """Return a text of the server's without the keys that it was sent."""
+        given = [value for name, value in (self.env or {}).items() if is_secret(name)]
+        return hide_keys(text, [*given, *self.secrets().values()])
 
     @property
     def name(self) -> str:
@@ -186,7 +199,7 @@ class McpOptions:
         """
         for name in self.env_from:
             if name not in os.environ:
-                raise ConfigError(f"env_from: the environment variable {shorten(name)} is not set")
+                raise ConfigError(f"env_from: the environment variable '{name}' is not set")
         return {name: os.environ[name] for name in self.env_from}
 
     def headers(self) -> dict[str, str]:
@@ -200,8 +213,8 @@ class McpOptions:
         for name, variable in {**self.header_env, **key}.items():
             value = os.environ.get(variable, "").strip()
             if not value:
-                raise ConfigError(f"the environment variable {shorten(variable)} is not set; it has the header {name}")
+                raise ConfigError(f"the environment variable '{variable}' is not set; it has the header {name}")
             if not (value.isascii() and value.isprintable()):
-                raise ConfigError(f"the value of {shorten(variable)} has characters that no header can have")
+                raise ConfigError(f"the value of '{variable}' has characters that no header can have")
             found[name] = f"Bearer {value}" if name in key else value
         return found

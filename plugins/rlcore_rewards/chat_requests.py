@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 
 from rlcore.errors import ConfigError, RewardError
+from rlcore.safe_text import hide_keys, hide_logins
 from rlcore_rewards.config import JudgeConfig
 from rlcore_rewards.parts import load
 
@@ -69,8 +70,8 @@ class ChatRequests:
     def __init__(self, config: JudgeConfig, key: str | None, spent: Spent) -> None:
         self.config, self.spent = config, spent
         self._httpx = load("httpx", reward="judge", extra="judge")
-        self._key = _checked(key, config.key_env)
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        key = _checked(key, config.key_env)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = self._httpx.Limits(max_connections=config.concurrency, max_keepalive_connections=config.concurrency)
         self._client = self._httpx.AsyncClient(headers=headers, timeout=config.timeout_s, limits=limits)
         self._url = f"{config.url.rstrip('/')}/chat/completions"
@@ -144,13 +145,14 @@ class ChatRequests:
             self.spent.tokens += int((reply.get("usage") or {}).get("total_tokens") or 0)
             text = reply["choices"][0]["message"]["content"]
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise RequestFailed(f"{self._url} answered with no reply of a chat: {response.text[:120]!r}") from None
-        return text if isinstance(text, str) else ""
+            raise RequestFailed(
+                f"{self._url} answered with no reply of a chat: {hide_keys(response.text)[:120]!r}"
+            ) from None
+        return hide_keys(text) if isinstance(text, str) else ""
 
     def _status(self, response: Any) -> str:
         """Return the status of a response and the beginning of what it says, without the key."""
-        text = " ".join(response.text.split())
-        text = (text.replace(self._key, "***") if self._key else text)[:200]
+        text = hide_logins(" ".join(response.text.split()))[:200]
         return f"{response.status_code} {response.reason_phrase}{f': {text}' if text else ''}"
 
 

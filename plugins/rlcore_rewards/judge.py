@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from rlcore.errors import ConfigError, RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
+from rlcore.safe_text import names_key
 from rlcore_rewards.chat_requests import BudgetSpent, ChatRequests, ReplyCache, RequestFailed, Spent, key_of
 from rlcore_rewards.config import JudgeConfig
 from rlcore_rewards.parts import NO_COLUMNS, Tally, after, load, refuse_misfit, refuse_missing, signature
@@ -184,6 +185,11 @@ class Judge:
 def _check(config: JudgeConfig) -> None:
     if not config.model:
         raise ConfigError("judge.model is empty: name the model that judges, as the server calls it")
+    if not names_key(config.key_env):
+        raise ConfigError(
+            "judge.key_env: is no name of an environment variable; set it to the name, such as OPENAI_API_KEY, and the "
+            "variable to the key"
+        )
     if "{output}" not in config.rubric:
         raise ConfigError(
             f"judge.rubric = {config.rubric[:80]!r}: must contain {{output}}, where the text to judge stands"

@@ -6,7 +6,6 @@ their devices and the weights that reach them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ import attrs
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
+from rlcore.safe_text import names_key
 from rlcore_engines.vllm.connection import check_url
 from rlcore_transformers.sampling.token_options import TokenOptions
 
@@ -188,7 +188,6 @@ class VLLMConfig(TokenOptions):
 
 Extra = Literal["top_k", "min_tokens", "stop_token_ids", "return_token_ids", "min_p", "repetition_penalty"]
 OF_TOKENS = ("logit_bias", "allowed_tokens", "forbidden_tokens")
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @config
@@ -236,7 +235,7 @@ class OpenAIConfig(TokenOptions):
                 f"{missing[0]} = {getattr(self, missing[0]):g}: the API of OpenAI has no such option; leave it out, or "
                 f"add '{missing[0]}' to sampler.extra if the server accepts that field, as vLLM does"
             )
-        if self.key_env is not None and not NAME.fullmatch(self.key_env):
+        if self.key_env is not None and not names_key(self.key_env):
             raise ConfigError(
                 "key_env: is no name of an environment variable; set it to the name, such as OPENAI_API_KEY, and the "
                 "variable to the key"

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from rlcore.errors import ConfigError, RLCoreError
+from rlcore.safe_text import hide_logins, shorten
 
 
 class EngineError(RLCoreError, RuntimeError):
@@ -64,7 +65,7 @@ class Reply:
         try:
             return json.loads(self.text)
         except ValueError as error:
-            raise EngineError(f"{self.where}: the answer is no JSON: {self.text[:200]!r}") from error
+            raise EngineError(f"{self.where}: the answer is no JSON: {shorten(self.text, 200)}") from error
 
     def describe(self) -> str:
         """Return the status, and the message of an error if there is one."""
@@ -73,7 +74,7 @@ class Reply:
             message = json.loads(self.text)
             for name in ("error", "message", "detail"):
                 message = message.get(name, message) if isinstance(message, dict) else message
-        return f"status {self.status}" + (f", {str(message)[:600]}" if message else "")
+        return f"status {self.status}" + (f", {hide_logins(str(message))[:600]}" if message else "")
 
 
 def check_url(url: str, *, example: str, instead: str) -> None:

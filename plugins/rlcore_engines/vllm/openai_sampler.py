@@ -22,6 +22,7 @@ from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.plugins.registry import registries
 from rlcore.protocols import Policy
+from rlcore.safe_text import hide_logins
 from rlcore.settings import SamplingConfig
 from rlcore.training.evaluate import eval_samplings
 from rlcore.types import Prompt, Trajectories, to_device
@@ -37,7 +38,6 @@ REPEATED = frozenset({408, 409, 429})
 LONGEST_WAIT_S = 60.0
 PATIENCE_S = 10.0
 """How long the end of a call waits for each thread whose request it has aborted."""
-HIDDEN = "(the key)"
 
 
 class TextServer:
@@ -53,8 +53,8 @@ class TextServer:
 
     def __init__(self, config: OpenAIConfig, *, section: str = "sampler") -> None:
         self.config, self.section, self.url = config, section, config.url.rstrip("/")
-        self._key = _read_key(config.key_env, section)
-        self._headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
+        key = _read_key(config.key_env, section)
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def __str__(self) -> str:
         return self.url
@@ -97,7 +97,7 @@ class TextServer:
             reply = self._ask(connections, body, threading.Event())
         finally:
             connections.close()
-        return (None, self._hide(reply.describe())) if reply.status in (400, 422) else (self._read(reply), "")
+        return (None, hide_logins(reply.describe())) if reply.status in (400, 422) else (self._read(reply), "")
 
     def _ask(self, connections: Connections, body: Mapping[str, Any], over: threading.Event) -> Reply:
         """Return the answer, after as many repetitions as it takes.
@@ -115,7 +115,7 @@ class TextServer:
             else:
                 if reply.status not in REPEATED and reply.status < 500:
                     return reply
-                reason, wait_s = self._hide(reply.describe()), retry_after(reply.retry_after)
+                reason, wait_s = hide_logins(reply.describe()), retry_after(reply.retry_after)
             if attempt < config.retries:
                 backoff_s = min(LONGEST_WAIT_S, config.backoff_s * 2.0**attempt)
                 if over.wait(max(backoff_s, min(LONGEST_WAIT_S, wait_s))):
@@ -127,15 +127,12 @@ class TextServer:
 
     def _read(self, reply: Reply) -> Any:
         if reply.status == 200:
-            try:
-                return reply.json()
-            except EngineError as error:
-                raise EngineError(self._hide(str(error))) from None
+            return reply.json()
         raise self._refusal(reply)
 
     def _refusal(self, reply: Reply) -> RLCoreError:
         """Return the error for an answer that no repetition changes."""
-        seen, config, section = self._hide(reply.describe()), self.config, self.section
+        seen, config, section = hide_logins(reply.describe()), self.config, self.section
         if reply.status in (401, 403):
             key = f"{section}.key_env: no key is sent" if config.key_env is None else f"the key in {config.key_env}"
             return ConfigError(
@@ -147,10 +144,6 @@ class TextServer:
                 f"/completions follows, often with /v1, and {section}.model = '{config.model}'"
             )
         return DataError(f"{self.url}: a request is refused: {seen}")
-
-    def _hide(self, text: str) -> str:
-        """Return a text of the server's without the key, which it may repeat."""
-        return text if self._key is None else text.replace(self._key, HIDDEN)
 
 
 def _read_key(name: str | None, section: str) -> str | None:

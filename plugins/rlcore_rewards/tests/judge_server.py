@@ -34,6 +34,7 @@ class JudgeServer:
         self.times: Counter[str] = Counter()
         self.running = self.most_running = 0
         self.refusal: tuple[int, str] | None = None
+        self.repeats = ""
         self.delay_s = 0.0
         self._lock, self._closed = threading.Lock(), threading.Event()
         server = self
@@ -77,7 +78,11 @@ class JudgeServer:
                     if "slow" in text:
                         server._closed.wait()
                     score = "99" if "high" in text else str(sum(each.isalpha() for each in text))
-                    content = "I cannot say." if "vague" in text else f"A first Score: 1, or rather\nScore: {score}"
+                    content = (
+                        f"{server.repeats}I cannot say."
+                        if "vague" in text
+                        else f"A first Score: 1, or rather\nScore: {score}"
+                    )
                     message = {"choices": [{"message": {"role": "assistant", "content": content}}]}
                     self._send(200, json.dumps({**message, "usage": {"total_tokens": 10}}).encode())
 

@@ -157,7 +157,7 @@ def test_a_key_that_cannot_be_sent_is_an_error_that_does_not_show_it(
 def test_a_key_that_the_server_repeats_is_in_no_error(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "sk-hidden")
     server.refusal = (401, "wrong key: sk-hidden")
-    with pytest.raises(RewardError, match=r"401 Unauthorized: wrong key: \*\*\*;"):
+    with pytest.raises(RewardError, match=r"401 Unauthorized: wrong key: <hidden>;"):
         ask(server, ["abc"], key_env="A_KEY")
 
 
@@ -187,6 +187,17 @@ def test_replies_are_kept_on_disk_and_failures_are_not(server: JudgeServer, tmp_
     assert sorted(row["reply"][-8:] for row in rows) == ["Score: 2", "Score: 3", "not say."]
     assert ask(server, ["abc"], cache=str(tmp_path), model="other") == [0.3]
     assert server.times["abc"] == 2
+
+
+def test_a_key_that_the_judge_repeats_is_neither_kept_on_disk_nor_shown(
+    server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "sk-hidden")
+    server.repeats = "Bearer sk-hidden: "
+    judge = make(server, key_env="A_KEY", cache=str(tmp_path))
+    assert ask(server, ["vague"], judge=judge) == [None]
+    assert json.loads((tmp_path / NAME).read_text())["reply"] == "Bearer <hidden>: I cannot say."
+    assert "sk-hidden" not in repr(judge._tally.counts)
 
 
 def test_a_line_that_a_crash_cut_off_is_asked_again(tmp_path: Path) -> None:
@@ -239,6 +250,7 @@ def test_a_spent_budget_ends_the_run_after_the_step(
             {"rubric": "{output} {messages}"},
             "judge.rubric: {messages} is no placeholder: use {prompt}, {output} or a",
         ),
+        ({"key_env": "sk_live_1a2b3c4d"}, "judge.key_env: is no name of an environment variable"),
         ({"low": 10.0}, "judge.low = 10: must be below judge.high = 10"),
         ({"url": "localhost"}, "judge.url = 'localhost': must begin with http:// or https://"),
         ({"url": "http://me:secret@localhost:8000/v1"}, "judge.url for localhost holds a user name or a password"),
