@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from rlcore.config import dump_yaml
+from rlcore.config import dump_yaml, path_named
 from rlcore.loggers import display_row
 from rlcore.protocols import RunView
 from rlcore.settings import to_record
@@ -40,7 +40,7 @@ class TensorBoardLogger:
     @staticmethod
     def writes_outside(config: TensorBoardConfig, run: RunView) -> list[Path]:
         """Return the folder in `log_dir`, if the options set it."""
-        return [] if config.log_dir is None else [Path(config.log_dir) / run.dir.name]
+        return [] if config.log_dir is None else [path_named(config.log_dir) / run.dir.name]
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write each metric of a training step or an evaluation as a scalar."""

@@ -112,7 +112,11 @@ class _Handler(BaseHTTPRequestHandler):
             "/runs.json": (server.runs, "application/json"),
             "/data.json": (server.data, "application/json"),
         }
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:  # such as http://[::1, half an address
+            self.send_error(HTTPStatus.BAD_REQUEST, "this is no address")
+            return
         if self.headers.get("Host") not in server.hosts:
             self.send_error(HTTPStatus.FORBIDDEN, "the host must be this machine")
         elif parts.path != "/" and self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):

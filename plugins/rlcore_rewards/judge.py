@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from rlcore.config import path_named
 from rlcore.errors import ConfigError, RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
@@ -144,7 +145,7 @@ class Judge:
     @property
     def _folder(self) -> Path | None:
         if self.config.cache is not None:
-            return Path(self.config.cache)
+            return path_named(self.config.cache)
         return None if self._run is None else self._run.dir
 
     def _score(self, reply: str) -> float:

@@ -32,7 +32,8 @@ from rlcore.checkpoints.run_folder import (
     set_aside,
 )
 from rlcore.config.plain import from_json
-from rlcore.errors import CheckpointError, ConfigError, DamagedCheckpoint, RLCoreError, RunInUse
+from rlcore.config.yaml_files import path_named
+from rlcore.errors import CheckpointError, ConfigError, DamagedCheckpoint, RLCoreError, RunInUse, io_remedy
 from rlcore.logging import get_logger
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig, TrainConfig, to_record
@@ -153,7 +154,7 @@ def claim(
         RunExists: the folder contains a run, and neither `run.resume` nor `run.overwrite` is set.
         RunInUse: another process is writing to the folder.
         CheckpointError: the checkpoint of `run.resume` is missing, damaged or unreadable, or config.yaml is unreadable.
-        ConfigError: the folder cannot be created.
+        ConfigError: the folder cannot be created or written, such as on a full disk.
     """
     undo = ExitStack()
     own: Claim | None = None
@@ -167,13 +168,13 @@ def claim(
         found = ranks.on_main(take)
         if ranks.is_main and not found.is_continued:
             undo.callback(clear, found.path)
-            RunDir(found.path).write_config(to_record(config), plugins, notes)
+            _write(found.path, config, plugins, notes)
         yield own or found
         if ranks.is_main:
             discard(found.path)
             RunDir(found.path).remove_unfinished()
             if found.is_continued:
-                RunDir(found.path).write_config(to_record(config), plugins, notes)
+                _write(found.path, config, plugins, notes)
     except GeneratorExit:  # dropped without being closed
         raise
     except BaseException:
@@ -192,9 +193,10 @@ def _take(run: RunConfig, trainer: str, undo: ExitStack) -> Claim:
     if run.name is None and run.resume == AUTO:
         raise ConfigError("run.resume = 'auto': needs run.name, the run to continue")
     try:
-        checkpoint = None if run.resume in (NEVER, AUTO) else Checkpoints.open(Path(run.resume))
-        is_old = run.name is not None and (Path(run.root) / run.name).exists()
-        folder = open_folder(Path(run.root), run.name, trainer)
+        checkpoint = None if run.resume in (NEVER, AUTO) else Checkpoints.open(path_named(run.resume))
+        root = path_named(run.root)
+        is_old = run.name is not None and (root / run.name).exists()
+        folder = open_folder(root, run.name, trainer)
         if is_run(folder):  # an error about the options comes before any change to the folder
             resumes(folder, run.resume, overwrite=run.overwrite)
         lock = RunLock(folder)
@@ -214,6 +216,21 @@ def _take(run: RunConfig, trainer: str, undo: ExitStack) -> Claim:
         if isinstance(error, RLCoreError):
             raise
         raise ConfigError(f"run.root = {run.root!r}: the run's folder cannot be created or read: {error}") from error
+
+
+def _write(folder: Path, config: TrainConfig, plugins: dict[str, str], notes: Sequence[str]) -> None:
+    """Write the options of a run.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        RunDir(folder).write_config(to_record(config), plugins, notes)
+    except OSError as error:
+        raise ConfigError(
+            f"run.root = {config.run.root!r}: {RunDir(folder).config} cannot be written: {error.strerror or error}: "
+            f"{io_remedy(error)}"
+        ) from error
 
 
 def _leave(lock: RunLock, *, is_old: bool) -> None:

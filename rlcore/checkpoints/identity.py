@@ -19,6 +19,7 @@ from rlcore.checkpoints.checkpoint import Checkpoint, list_checkpoints
 from rlcore.checkpoints.manifest import read_manifest
 from rlcore.checkpoints.run_folder import AUTO, NEVER
 from rlcore.config.plain import to_plain
+from rlcore.config.yaml_files import path_named
 from rlcore.errors import CheckpointError, ConfigError, DataError, InputsError, UnknownComponent
 from rlcore.logging import get_logger
 from rlcore.plugins.discovery import Plugin
@@ -261,9 +262,9 @@ def _peek(run: RunConfig) -> dict[str, Any]:
     candidates: list[Path] = []
     if run.resume == AUTO:
         with suppress(CheckpointError):  # raised again when the run is claimed
-            candidates = list_checkpoints(Path(run.root) / str(run.name) / "checkpoints")[::-1]
+            candidates = list_checkpoints(path_named(run.root) / str(run.name) / "checkpoints")[::-1]
     else:
-        candidates = [Path(run.resume)]
+        candidates = [path_named(run.resume)]
     for path in candidates:
         try:
             return read_manifest(path)

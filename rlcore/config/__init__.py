@@ -6,7 +6,7 @@ from rlcore.config.options import Row, config, describe, evolve, option
 from rlcore.config.plain import merge, unstructure
 from rlcore.config.structure import structure
 from rlcore.config.synonyms import index_options
-from rlcore.config.yaml_files import ConfigOnly, dump_yaml, load_yaml, parse_overrides
+from rlcore.config.yaml_files import ConfigOnly, dump_yaml, load_yaml, parse_overrides, path_named
 from rlcore.errors import Problems
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "merge",
     "option",
     "parse_overrides",
+    "path_named",
     "structure",
     "unstructure",
 ]

@@ -232,6 +232,14 @@ class ConfigOnly(str):
     __slots__ = ()
 
 
+def path_named(name: str | os.PathLike[str]) -> Path:
+    """Return the path that a name denotes: `~` is the user's home, if there is one."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # no such user
+        return Path(name)
+
+
 def existing_path(name: str | os.PathLike[str]) -> Path | None:
     """Return the path that a name denotes, with `~` expanded, or None if nothing is there.
 

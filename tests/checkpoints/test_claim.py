@@ -10,7 +10,7 @@ import pytest
 from claiming import build, claimed, left_in, make_run
 from kill_points import killed_at
 
-from rlcore.checkpoints.run_folder import set_aside
+from rlcore.checkpoints.run_folder import RunDir, set_aside
 from rlcore.errors import CheckpointError, ConfigError, RunInUse
 
 
@@ -49,6 +49,25 @@ def test_a_run_that_cannot_be_built_leaves_the_earlier_one(tmp_path: Path, run: 
 def test_names_that_no_folder_can_have_are_refused(tmp_path: Path, place: dict[str, str]) -> None:
     with pytest.raises((ConfigError, CheckpointError), match=r"cannot be created or read|there is no checkpoint here"):
         build(tmp_path, **place)
+
+
+def test_a_tilde_in_the_root_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert build(Path("~/runs")).path == tmp_path / "runs/mine"
+    assert make_run(Path("~/runs"), 1, overwrite=True).path == tmp_path / "runs/mine"
+    assert build(Path("~/runs"), resume="~/runs/mine/checkpoints/00000001", name="more").checkpoint is not None
+
+
+def test_a_disk_that_is_full_at_the_start_is_named_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: RunDir, *_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDir, "write_config", fail)
+    with pytest.raises(ConfigError, match=r"mine/config.yaml cannot be written: No space left on device: free some"):
+        build(tmp_path)
+    assert not (tmp_path / "mine").exists()
 
 
 def test_a_run_folder_belongs_to_one_process_until_it_is_released(tmp_path: Path) -> None:

@@ -114,6 +114,10 @@ def test_no_path_leads_out_of_the_list(served: ReportServer, path: str) -> None:
     assert b"reward" not in body
 
 
+def test_half_an_address_is_refused(served: ReportServer) -> None:
+    assert ask(served, "http://[::1", Host=f"127.0.0.1:{served.server_port}")[0] == 400
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [MAX_RUNS + 1, MAX_RUNS + 9])
 def test_more_runs_than_a_page_shows_are_refused_with_the_limit(served: ReportServer, count: int) -> None:

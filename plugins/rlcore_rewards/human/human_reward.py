@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlcore.config import path_named
 from rlcore.errors import ConfigError, RanksError, RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
@@ -151,7 +152,7 @@ class HumanReward:
     @property
     def _folder(self) -> Path:
         if self.config.folder is not None:
-            return Path(self.config.folder)
+            return path_named(self.config.folder)
         if self._run is None:
             raise ConfigError("human.folder is not set: outside a run, name a folder for judgements.jsonl")
         return self._run.dir

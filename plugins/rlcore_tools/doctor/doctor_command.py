@@ -87,6 +87,8 @@ def examine(config: Path | None = None) -> dict[str, Any]:
         discovery = all_registries().discovery
         if settings is not None:
             errors += _component_errors(settings, str(config))
+    from rlcore.config import path_named
+
     report: dict[str, Any] = {
         "schema": SCHEMA,
         "rlcore": rlcore.__version__,
@@ -95,7 +97,7 @@ def examine(config: Path | None = None) -> dict[str, Any]:
         "memory": machine.memory(),
         "accelerators": machine.accelerators(),
         "torch": None,
-        "disks": _disks(Path(settings.run.root if settings is not None else "runs")),
+        "disks": _disks(path_named(settings.run.root if settings is not None else "runs")),
         "packages": list(_packages(discovery)),
         "environment": environment(os.environ),
         "plugins": [plugin.as_json() for plugin in discovery.plugins],

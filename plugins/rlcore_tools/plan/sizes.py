@@ -60,11 +60,11 @@ def parse_size(text: str, where: str = "") -> int:
         ConfigError: the text is not an amount of memory.
     """
     found = _SIZE.fullmatch(text)
-    size = int(float(found[1]) * UNITS[found[2].lower()]) if found and found[2].lower() in UNITS else 0
-    if size <= 0:
+    size = float(found[1]) * UNITS[found[2].lower()] if found and found[2].lower() in UNITS else 0.0
+    if not 1 <= size < float("inf"):
         given = where or f"--device-memory {text!r}"
         raise ConfigError(f"{given}: must be an amount of memory, such as 24GB, 80GiB or 512MB")
-    return size
+    return int(size)
 
 
 def write_size(size: int) -> str:
@@ -85,9 +85,9 @@ def parse_rate(option: str, text: str) -> float:
         ConfigError: the text is not a number above 0.
     """
     found = _RATE.fullmatch(text)
-    rate = float(found[1]) * 10 ** int(found[2] or 0) * _RATES[found[3].lower()] if found else 0.0
-    if rate <= 0:
-        raise ConfigError(f"{option} {text!r}: must be a number above 0 for each second, such as 989T or 45GB")
+    rate = float(f"{found[1]}e{found[2] or 0}") * _RATES[found[3].lower()] if found else 0.0
+    if not 0 < rate < float("inf"):
+        raise ConfigError(f"{option} {text!r}: must be a finite number above 0 for each second, such as 989T or 45GB")
     return rate
 
 

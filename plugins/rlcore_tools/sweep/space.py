@@ -45,6 +45,8 @@ ELSEWHERE = {
 """Distributions of other libraries, and what to write instead."""
 WHOLE = ("int", "logint")
 REAL = ("uniform", "loguniform", "quniform")
+MOST_STEPS = 2**53
+"""Steps that floating-point numbers can still count."""
 LOGARITHMIC = ("loguniform", "logint")
 MAX_GRID = 10_000
 """Values of one option in a grid."""
@@ -236,6 +238,8 @@ def _numbers(path: str, kind: str, given: list[Any], where: str) -> Dimension:
 def _check_step(where: str, low: float, high: float, step: float) -> None:
     if step <= 0:
         raise ConfigError(f"{where}: the step {step} must be above 0")
+    if high - low > MOST_STEPS * step:
+        raise ConfigError(f"{where}: there are more than 2**53 steps between the bounds; choose a larger step")
     first, last, each = (Decimal(repr(number)) for number in (low, high, step))
     if (last - first) % each:
         fitting = first + (last - first) // each * each

@@ -22,6 +22,7 @@ from datasets import Dataset
 from datasets.arrow_writer import ArrowWriter
 from torch import Tensor
 
+from rlcore.config import path_named
 from rlcore.errors import ConfigError, DataError, EmptyStore
 from rlcore.types import Trajectories
 from rlcore_transformers.disk_store.config import DiskStoreConfig
@@ -38,7 +39,7 @@ class DiskStore:
         if config.keep and config.path is None:
             raise ConfigError(f"store.keep = {config.keep}: set store.path too, the folder of the kept rounds")
         self._keep = config.keep
-        parent = Path(tempfile.gettempdir() if config.path is None else config.path)
+        parent = path_named(tempfile.gettempdir() if config.path is None else config.path)
         try:
             self.folder, lock = claim_folder(parent)
         except OSError as error:

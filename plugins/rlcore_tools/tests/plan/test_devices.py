@@ -46,10 +46,14 @@ def run(folders: dict[str, Path], tmp_path: Path) -> Path:
          "the number of devices and their memory: leave out --world")),
         (["--devices", "8x80GB", "--device-memory", "80GB"], ("--device-memory 80GB: cannot be combined with --devices "
          "8x80GB, which names the number of devices and their memory: leave out --device-memory")),
-        (["--peak-flops", "fast"], ("--peak-flops 'fast': must be a number above 0 for each second, such as 989T or "
-         "45GB")),
-        (["--inter-bandwidth", "0"], ("--inter-bandwidth '0': must be a number above 0 for each second, such as 989T "
-         "or 45GB")),
+        (["--peak-flops", "fast"], ("--peak-flops 'fast': must be a finite number above 0 for each "
+         "second, such as 989T or 45GB")),
+        (["--inter-bandwidth", "1e400"], ("--inter-bandwidth '1e400': must be a finite number above 0 for each "
+         "second, such as 989T or 45GB")),
+        (["--device-memory", "9" * 400], (f"--device-memory '{'9' * 400}': must be an amount of memory, such as "
+         "24GB, 80GiB or 512MB")),
+        (["--inter-bandwidth", "0"], ("--inter-bandwidth '0': must be a finite number above 0 for each "
+         "second, such as 989T or 45GB")),
         (["--utilisation", "40"], "--utilisation '40': must be a share above 0 and up to 1, such as 0.4"),
         (["--overlap", "-1"], "--overlap '-1': must be a share from 0 to 1, such as 0.4"),
     ],

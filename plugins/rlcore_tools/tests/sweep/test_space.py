@@ -101,6 +101,8 @@ def test_one_value_is_shared_by_all_trials_and_later_words_win() -> None:
         ("uniform(false, 1)", r"False is not a finite number"),
         ("quniform(0, 1, 0.3)", r"must be a whole number of steps above the lower bound, such as 0.9"),
         ("quniform(0, 1, 0)", r"the step 0.0 must be above 0"),
+        ("quniform(0, 1e300, 1)", r"there are more than 2\*\*53 steps between the bounds; choose a larger step"),
+        (f"int(0, 1{'0' * 300}, 1)", r"there are more than 2\*\*53 steps between the bounds; choose a larger step"),
         ("int(1, 2, 5)", r"must be a whole number of steps above the lower bound$"),
         ("randint(1, 2)", r"no such distribution; int\(low, high\), whose upper bound is included"),
         ("loguniforn(1, 2)", r"no such distribution; did you mean loguniform\(low, high\)\?"),
