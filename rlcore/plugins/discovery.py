@@ -1,9 +1,9 @@
 """The loading of all installed plugins, one at a time, so that a broken one does not affect the others.
 
-A plugin is *ok*, *heavy* (it works, but slows down every command, because it imports torch or the like), *disabled* (by
-an environment variable or the configuration), *incompatible* (its metadata requires another rlcore), *broken* (its
-import or a hook raised, or a hook is misspelt), or in *conflict* (another dist registers one of its names; the full
-names work).
+A plugin is *ok*, *heavy* (it works, but slows down every command, because it imports torch or the like, or takes
+seconds), *disabled* (by an environment variable or the configuration), *incompatible* (its metadata requires another
+rlcore, so that it is not loaded, or another version of something else), *broken* (its import or a hook raised, or a
+hook is misspelt), or in *conflict* (another dist registers one of its names; the full names work).
 
 Also in this file: the checks of a plugin: is it enabled and compatible, are its hooks valid, and is its import light?.
 """
@@ -33,11 +33,21 @@ from packaging.requirements import Requirement
 from rlcore import hookspecs
 from rlcore.components import KINDS, Component, check_component, describe_error, normalise
 from rlcore.errors import PluginError
-from rlcore.plugins.metadata import CORE, InstalledPlugin, disabled_reason, find_plugins, is_on, remark_on_switches
+from rlcore.plugins.metadata import (
+    CORE,
+    InstalledPlugin,
+    disabled_reason,
+    find_plugins,
+    installed_version,
+    is_on,
+    remark_on_switches,
+)
 from rlcore.safe_text import write
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate")
 """Packages that take seconds to import, which a plugin module must not import at load time."""
+SLOW_S = 3.0
+"""Seconds from which on the import of a plugin module is named."""
 
 
 class State(StrEnum):
@@ -66,23 +76,27 @@ def check_disabled(plugin: InstalledPlugin, environ: Mapping[str, str]) -> None:
         raise Refused(State.DISABLED, reason)
 
 
-def check_requirements(plugin: InstalledPlugin) -> None:
-    """Refuse a plugin whose metadata requires another version of rlcore."""
+def check_requirements(plugin: InstalledPlugin) -> str:
+    """Refuse a plugin whose metadata requires another version of rlcore; return which other requirement is not met."""
     from rlcore._version import __version__
 
-    if plugin.dist == CORE:
-        return
-    for line in plugin.requires:
+    unmet = ""
+    for line in plugin.requires if plugin.dist != CORE else ():
         try:
             requirement = Requirement(line)
         except ValueError as error:
             raise Refused(State.BROKEN, f"its metadata has an unreadable requirement {line!r}") from error
-        if normalise(requirement.name) != CORE or (
-            requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
-        ):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        if not requirement.specifier.contains(__version__, prereleases=True):
-            raise Refused(State.INCOMPATIBLE, f"needs rlcore{requirement.specifier}, this is rlcore {__version__}")
+        name, wanted = normalise(requirement.name), requirement.specifier
+        version = __version__ if name == CORE else installed_version(name)
+        if version is not None and wanted.contains(version, prereleases=True):
+            continue
+        if name == CORE:
+            raise Refused(State.INCOMPATIBLE, f"needs rlcore{wanted}, this is rlcore {__version__}")
+        found = "it is not installed" if version is None else f"{version} is installed"
+        unmet = unmet or f"needs {requirement.name}{wanted}, and {found}: pip install '{requirement.name}{wanted}'"
+    return unmet
 
 
 def check_hooks(plugin: Any, hooks: pluggy.PluginManager) -> None:
@@ -167,13 +181,29 @@ def preserve_process_state() -> Iterator[None]:
     """
     path, folder = list(sys.path), Path.cwd()
     try:
-        with redirect_stdout(sys.stderr):
+        with _descriptor_1_to_stderr(), redirect_stdout(sys.stderr):
             yield
     finally:
         if any(entry not in sys.path for entry in path):
             sys.path[:] = [*(entry for entry in sys.path if entry not in path), *path]
         if not folder.samefile(os.curdir):
             os.chdir(folder)
+
+
+@contextmanager
+def _descriptor_1_to_stderr() -> Iterator[None]:
+    """Redirect what compiled code and child processes write to stdout, which they know by its number."""
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 __all__ = ["Discovery", "Plugin", "State", "discover"]
@@ -282,19 +312,21 @@ def _load(
     is_traced = is_on(environ, "RLCORE_TRACE_PLUGINS")
     if is_traced:  # also before loading, because an import may hang or end the process
         write(f"rlcore: {plugin}: {plugin.module}: loading", sys.stderr)
-    start = time.perf_counter()
+    start, unmet = time.perf_counter(), ""
     try:
         check_disabled(installed, environ)
         if installed.problem:
             raise Refused(State.BROKEN, installed.problem)
-        check_requirements(installed)
+        unmet = check_requirements(installed)
         before = set(sys.modules)
         module = _import(installed.module)
         heavy = heavy_imports(installed.module.partition(":")[0], before)
         check_hooks(module, hooks)
         plugin = _register(module, plugin, hooks, earlier)
-        if heavy:
-            plugin = attrs.evolve(plugin, state=State.HEAVY, reason=_describe_heavy(heavy))
+        slow = _describe_slow(heavy, time.perf_counter() - start)
+        if unmet or slow:
+            state = State.INCOMPATIBLE if unmet else State.HEAVY
+            plugin = attrs.evolve(plugin, state=state, reason=unmet or slow)
     except KeyboardInterrupt:
         raise
     except Refused as refused:
@@ -306,6 +338,7 @@ def _load(
     except BaseException as error:  # noqa: BLE001  # a third-party module may raise anything, SystemExit included
         reason = describe_error(error)
         reason = reason.removeprefix("PluginError: ") if isinstance(error, PluginError) else reason
+        reason = f"{reason}; it {unmet}" if unmet else reason
         plugin = attrs.evolve(plugin, state=State.BROKEN, reason=reason, error=error)
     if is_traced:
         outcome = ", ".join(component.name for component in plugin.components) or plugin.reason or "nothing"
@@ -314,11 +347,15 @@ def _load(
     return plugin
 
 
-def _describe_heavy(heavy: Sequence[str]) -> str:
-    return (
-        f"imports {' and '.join(heavy)} when it is loaded, which slows down every command: import it in functions, or "
-        "register targets as 'module:attribute'"
-    )
+def _describe_slow(heavy: Sequence[str], loaded_s: float) -> str:
+    """Return how loading a plugin slows down every command; an empty string if it does not."""
+    if heavy:
+        cause, moved = f"imports {' and '.join(heavy)} when it is loaded", "import it"
+    elif loaded_s > SLOW_S:
+        cause, moved = f"takes {loaded_s:.1f} s to be loaded", "import what takes long"
+    else:
+        return ""
+    return f"{cause}, which slows down every command: {moved} in functions, or register targets as 'module:attribute'"
 
 
 def _import(reference: str) -> Any:

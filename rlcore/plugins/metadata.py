@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -177,6 +178,16 @@ def _metadata_folder(dist: Distribution) -> Path:
 def installed_dist(name: str) -> Distribution | None:
     """Return the metadata of the first dist of this name on the path, without the working folder."""
     return next(iter(distributions(name=name, path=search_path())), None)
+
+
+@cache
+def installed_version(name: str) -> str | None:
+    """Return the version of the first dist of this name that Python would import; None if there is none."""
+    try:
+        dist = installed_dist(name)
+        return None if dist is None else version_of(dist)
+    except (ValueError, OSError):  # unreadable metadata
+        return None
 
 
 @attrs.frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -118,6 +119,25 @@ def test_a_plugin_for_another_rlcore_is_never_imported(site: Site) -> None:
     assert plugins["extra-only"]["state"] == "ok"
 
 
+def test_a_version_that_is_not_there_and_a_slow_import_are_the_state_of_a_plugin_that_works(site: Site) -> None:
+    site.install("ahead", GOOD.format(name="new"), requires=("attrs>=999", "attrs; extra == 'x'"))
+    site.install("alone", GOOD.format(name="own"), requires=("nowhere-to-be-found",))
+    site.install("failing", "import nowhere", requires=("nowhere-to-be-found>2",))
+    site.install("slow", "import time\ntime.sleep(3.1)\n" + GOOD.format(name="late"))
+    plugins = site.plugins()
+    version = importlib.metadata.version("attrs")
+    for name, reason in {
+        "ahead": f"needs attrs>=999, and {version} is installed: pip install 'attrs>=999'",
+        "alone": "needs nowhere-to-be-found, and it is not installed: pip install 'nowhere-to-be-found'",
+    }.items():
+        assert state_of(plugins[name]) == ("incompatible", reason)
+        assert plugins[name]["components"]
+    cause = "it needs nowhere-to-be-found>2, and it is not installed: pip install 'nowhere-to-be-found>2'"
+    assert state_of(plugins["failing"]) == ("broken", f"ModuleNotFoundError: No module named 'nowhere'; {cause}")
+    assert plugins["slow"]["state"] == "heavy"
+    assert "s to be loaded, which slows down every command" in plugins["slow"]["reason"]
+
+
 def test_unreadable_metadata_is_shown_and_breaks_nothing(site: Site) -> None:
     site.install("no-value", entry_points="[rlcore]\nmain\n")
     site.install("no-name", GOOD.format(name="x"))
@@ -155,6 +175,18 @@ def test_two_dists_with_one_name_both_work_in_full_and_the_short_one_names_both(
     ]
     shown = site.python("-m", "rlcore", "show", "trainer").stderr
     assert "rlcore show acme-ppo:best, rlcore show zeta-ppo:best" in shown
+
+
+def test_a_package_that_registers_the_name_of_a_default_changes_no_default(site: Site) -> None:
+    hook = "@hookimpl\ndef register_{}(register):\n    register('{}', 'json:dumps')\n"
+    hooks = hook.format("loggers", "console") + hook.format("rollout_stores", "memory")
+    site.install("acme", f"from rlcore import hookimpl\n{hooks}")
+    code = (
+        "from rlcore.plugins.registry import registries; from rlcore.settings import TrainConfig\n"
+        "known, config = registries(), TrainConfig()\nprint(known.loggers.get(*config.loggers).dist,"
+        "known.rollout_stores.get(config.store).dist, len(known.loggers.matches('console')))"
+    )
+    assert site.python("-c", code).stdout == "rlcore rlcore 2\n"
 
 
 def test_two_entry_points_of_one_dist_cannot_take_one_name(site: Site) -> None:

@@ -23,11 +23,15 @@ def test_text_printed_by_a_plugin_is_not_part_of_json_output(site: Site, command
     options = "from rlcore.config import config\nprint('loud options')\n@config\nclass Options:\n    pass\n"
     (site.folder / "acme_options.py").write_text(options)
     target = BAD.replace('"json:dumps"', '"json:dumps", config="acme_options:Options"')
-    site.install("acme", f"print('loud import')\n{target}    print('loud registration')\n{wrap}")
+    site.install(
+        "acme",
+        "import os\nprint('loud import')\nos.write(1, b'raw import\\n')\n"
+        f"{target}    print('loud registration')\n{wrap}",
+    )
     done = site.python("-m", "rlcore", *command, "--json")
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
-    assert {"loud import", "loud registration"} <= set(done.stderr.splitlines())
+    assert {"loud import", "raw import", "loud registration"} <= set(done.stderr.splitlines())
     assert ("loud hook" in done.stderr) == ("--wrapped" in command)
     assert ("loud options" in done.stderr) == ("acme:bad" in command)
 
