@@ -38,6 +38,8 @@ class ChildProcess(subprocess.Popen[bytes]):
         stdin, stdout, stderr: as of Popen; the input is empty when left out, and outputs are those of this process.
         env: all of its environment variables; those of this process when left out.
         cwd: its working folder.
+        pass_fds: descriptors of this process that it keeps.
+        user: the user and group that it has, and no further group; those of this process when left out.
     """
 
     def __init__(
@@ -49,10 +51,13 @@ class ChildProcess(subprocess.Popen[bytes]):
         stderr: int | IO[bytes] | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
+        pass_fds: Sequence[int] = (),
+        user: int | None = None,
     ) -> None:
         super().__init__(
-            list(command), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=True
-        )
+            list(command), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=True,
+            pass_fds=tuple(pass_fds), user=user, group=user, extra_groups=None if user is None else [],
+        )  # fmt: skip
 
     def end(self, grace_s: float = 0.0) -> int:
         """End the process and all that it has started, and return its exit code.

@@ -14,7 +14,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -27,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import psutil  # type: ignore[import-untyped]
 
+from rlcore.child import ChildProcess
 from rlcore.errors import PluginError, RewardError
 from rlcore.logging import get_logger
 from rlcore_rewards.config import CodeTestsConfig
@@ -245,49 +244,35 @@ class Confinement:
 class Running:
     """The processes of tests that run; they can be ended from another thread, and none starts after that."""
 
-    _processes: set[subprocess.Popen[bytes]] = attrs.field(factory=set)
+    _processes: set[ChildProcess] = attrs.field(factory=set)
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
     _is_over: bool = False
 
-    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes] | None:
+    def start(self, command: Sequence[str], **options: Any) -> ChildProcess | None:
         """Start a process; None after the end."""
         with self._lock:
             if self._is_over:
                 return None
-            process = subprocess.Popen(command, **options)  # noqa: S603  which is what this module is for
+            process = ChildProcess(command, **options)
             self._processes.add(process)
             return process
 
-    def finish(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill a process and what it started, and wait for it."""
+    def finish(self, process: ChildProcess) -> None:
+        """Kill a process and what it started, and wait for it.
+
+        The first process of a namespace, with which all others in it end, may have left the session and cleared the
+        signal of its parent's death; it is a descendant of `unshare`.
+        """
         with self._lock:
             self._processes.discard(process)
-        _kill(process)
-        process.wait()
+        process.end()
 
     def end(self) -> None:
         """Kill every process."""
         with self._lock:
             self._is_over = True
             for process in self._processes:
-                _kill(process)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all it started.
-
-    The first process of a namespace, with which all others in it end, may have left the group of `unshare` and cleared
-    the signal of its parent's death. So the descendants are killed by their numbers.
-    """
-    started: list[psutil.Process] = []
-    if process.poll() is None:
-        with contextlib.suppress(psutil.Error):
-            started = psutil.Process(process.pid).children(recursive=True)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for each in started:
-        with contextlib.suppress(psutil.Error):
-            each.kill()
+                process.end()
 
 
 @attrs.frozen
@@ -413,12 +398,9 @@ def _start(
             "PATH": os.defpath, "HOME": str(work), "TMPDIR": str(work), "LANG": "C.UTF-8", "PYTHONHASHSEED": "0",
             "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
         }  # fmt: skip
-        user: dict[str, Any] = {}
-        if confinement.user is not None:
-            user = {"user": confinement.user, "group": confinement.user, "extra_groups": []}
         process = running.start(
             command, stdin=streams[0], stdout=streams[1], stderr=streams[2], cwd=work, env=environment,
-            start_new_session=True, pass_fds=[theirs.fileno()], **user,
+            pass_fds=[theirs.fileno()], user=confinement.user,
         )  # fmt: skip
         if process is None:
             return None, b""
