@@ -7,7 +7,7 @@ arXiv:2404.09656).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -84,8 +84,8 @@ def _with_copy(policy: Policy, every: int) -> MovingReference:
     raise ConfigError(f"trainer.sync_ref_every = {every}: {reason}; leave it out")
 
 
-LEFT_OUT_IS_ZERO = ("loss/policy", "policy/clip_low_fraction", "policy/clip_high_fraction")
-"""Metrics that are exactly 0 at the tokens of a group without advantages, which is left out of the forward pass."""
+TRAINED, SUFFIX = "tokens/trained_fraction", "_trained"
+"""The share of tokens that have a gradient, and the end of the names of metrics that are means over these."""
 OF_THE_SAMPLER = ("is/logprob_gap", "is/kl")
 """Metrics of the sampler's log-probs, which are those of the policy before the first optimizer step only."""
 
@@ -164,7 +164,7 @@ class GRPOTrainer:
                 tokens += self._learn(minibatch, meter, gaps if gaps.is_empty else None)
         return (
             self._gap(gaps)
-            | _over_all(meter.means(), *tokens.tolist())
+            | _over_all(meter.means(), *tokens.tolist(), zeros=_left_out_is_zero(config))
             | weight_metrics(batch)
             | {
                 "policy/skipped": float(self.updater.num_skipped - skipped),
@@ -250,14 +250,10 @@ class GRPOTrainer:
         policy = self._surrogate(ratio, logprobs, advantages, vespo)
         if "is_weights" in part and vespo is None:
             policy = policy * part["is_weights"]
-        if config.off_policy_mask is not None:
-            gone = off_policy(
-                logprobs.detach(), part["sampler_logprobs"], mask, advantages, threshold=config.off_policy_mask
-            )
-            policy = policy.masked_fill(gone, 0.0)
-        if "learns" in part:
-            policy = policy.where(part["learns"], 0.0)
-        loss, metrics = policy, {"loss/policy": policy, **self._metrics(ratio, logprobs, old, advantages)}
+        learns, metrics = self._learns(part, logprobs, advantages, vespo)
+        policy = policy.where(learns, 0.0)
+        metrics |= {"loss/policy": policy, **self._metrics(ratio, logprobs, old, advantages, learns)}
+        loss = policy
         if vespo is not None:
             metrics["policy/vespo_weight_trained"] = vespo.expand_as(logprobs)
         if "sampler_logprobs" in part:
@@ -272,7 +268,24 @@ class GRPOTrainer:
             loss, metrics["loss/entropy"] = loss - config.entropy_coef * entropy, entropy
         if not {"sampler_logprobs", "old_logprobs"} & set(part.columns):
             metrics["policy/entropy_trained"] = -logprobs
-        return loss * part["weights"][:, None], metrics
+        trained = (learns if loss is policy else mask).float()
+        for name in [name for name in metrics if name.endswith(SUFFIX)]:
+            metrics[name] = metrics[name].detach() * trained
+        return loss * part["weights"][:, None], {TRAINED: trained, **metrics}
+
+    def _learns(
+        self, part: Trajectories, logprobs: Tensor, advantages: Tensor, vespo: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the tokens whose policy loss has a gradient before it is clipped, and a metric of what has none."""
+        weights, metrics = part.columns.get("is_weights") if vespo is None else vespo, dict[str, Tensor]()
+        learns = part.columns.get("learns", part.action_mask) & (advantages != 0)
+        if weights is not None:
+            learns = learns & (weights != 0)
+        if (threshold := self.config.off_policy_mask) is not None:
+            sampled = part["sampler_logprobs"]
+            gone = off_policy(logprobs.detach(), sampled, part.action_mask, advantages, threshold=threshold)
+            learns, metrics["policy/off_policy_fraction"] = learns & ~gone, gone.expand_as(learns).float()
+        return learns, metrics
 
     def _vespo(self, part: Trajectories, logprobs: Tensor, old: Tensor) -> Tensor:
         """Return the weight of each response under `surrogate: vespo`, into which those of `is_correction` go."""
@@ -300,14 +313,20 @@ class GRPOTrainer:
         return kl * ratios(logprobs, old, part.action_mask) if self.config.kl_ratio else kl
 
     @torch.no_grad()
-    def _metrics(self, ratio: Tensor, logprobs: Tensor, old: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+    def _metrics(
+        self, ratio: Tensor, logprobs: Tensor, old: Tensor, advantages: Tensor, learns: Tensor
+    ) -> dict[str, Tensor]:
         config = self.config
-        return {
+        metrics = {
             "policy/approx_kl_trained": ops.kl_estimate(old, logprobs, estimator="k3"),
             "policy/ratio_mean_trained": ratio,
-            "policy/clip_low_fraction": ((ratio < 1 - config.clip_low) & (advantages < 0)).float(),
-            "policy/clip_high_fraction": ((ratio > 1 + config.clip_high) & (advantages > 0)).float(),
         }
+        if config.surrogate == "clip":
+            metrics["policy/clip_low_fraction"] = ((ratio < 1 - config.clip_low) & (advantages < 0) & learns).float()
+            metrics["policy/clip_high_fraction"] = ((ratio > 1 + config.clip_high) & (advantages > 0) & learns).float()
+        if config.dual_clip is not None:
+            metrics["policy/dual_clip_fraction"] = ((ratio > config.dual_clip) & (advantages < 0) & learns).float()
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer, the order of prompts, the round's number, and a reference that moves."""
@@ -332,17 +351,30 @@ def _by_token(batch: Trajectories) -> Tensor:
     return advantages if advantages.dim() == 2 else advantages[:, None]
 
 
-def _over_all(means: Metrics, num_trained: int, num_counted: int) -> Metrics:
-    """Return the metrics of an update, of which those of `LEFT_OUT_IS_ZERO` become means over all tokens that count.
+def _left_out_is_zero(config: GRPOConfig) -> list[str]:
+    """Return the metrics that are 0 at the tokens of a group without advantages, which is left out of the pass."""
+    is_made = {
+        "loss/policy": True,
+        "policy/clip_low_fraction": config.surrogate == "clip",
+        "policy/clip_high_fraction": config.surrogate == "clip",
+        "policy/dual_clip_fraction": config.dual_clip is not None,
+        "policy/off_policy_fraction": config.off_policy_mask is not None,
+        TRAINED: True,
+    }
+    return [name for name, applies in is_made.items() if applies]
+
+
+def _over_all(means: Metrics, num_passed: int, num_counted: int, *, zeros: Sequence[str]) -> Metrics:
+    """Return the metrics of an update: means over all tokens that count, or over those that have a gradient.
 
     Args:
-        means: means over the tokens that were trained on.
-        num_trained: so many tokens were trained on in the optimizer steps of a round.
+        means: means over the tokens of the forward passes; those of `SUFFIX` are 0 at tokens without gradient.
+        num_passed: so many tokens were in the forward passes of the optimizer steps of a round.
         num_counted: so many tokens count in the losses of these steps.
+        zeros: metrics that are 0 at all other tokens.
     """
-    trained = num_trained / num_counted if num_counted else 0.0
-    return {
-        "tokens/trained_fraction": trained,
-        **means,
-        **{name: means.get(name, 0.0) * trained for name in LEFT_OUT_IS_ZERO},
-    }
+    share = num_passed / num_counted if num_counted else 0.0
+    trained = means.get(TRAINED, 0.0)
+    of_trained = {name: mean / trained for name, mean in means.items() if name.endswith(SUFFIX) and trained}
+    others = {name: mean for name, mean in means.items() if not name.endswith(SUFFIX)}
+    return {**others, **of_trained, **{name: means.get(name, 0.0) * share for name in zeros}}

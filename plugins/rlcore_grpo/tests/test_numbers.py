@@ -56,6 +56,50 @@ def test_entropy_and_policy_loss_are_means_over_all_tokens_of_the_round(tmp_path
         assert metrics["tokens/trained_fraction"] == pytest.approx(1.0 if all_are_trained else share), options
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_entropy": 0.3}, {"off_policy_mask": 0.5}, {"is_correction": "token_mask", "is_high": 1.0},
+        {"surrogate": "cispo"}, {"dual_clip": 2.0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_tokens_that_have_a_gradient_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """They are counted here in the gradients of the log-probs; every second response is one of an older policy."""
+    trainer = make(tmp_path, **options)
+    trainer.rollout()
+    batch = trainer.store.take()
+    shift = (torch.arange(len(batch)) % 2)[:, None] * batch.action_mask
+    if "dual_clip" in options:
+        batch = batch.with_columns(old_logprobs=batch["sampler_logprobs"] - shift)
+    if "off_policy_mask" in options:
+        batch = batch.with_columns(sampler_logprobs=batch["sampler_logprobs"] + shift)
+    if "is_correction" in options:
+        batch = batch.with_columns(is_weights=1.0 - shift)
+    passes, score = [], trainer.policy().score
+
+    def watched(*given: Any, **more: Any) -> Any:
+        passes.append(score(*given, **more))
+        passes[-1].logprobs.retain_grad()
+        return passes[-1]
+
+    monkeypatch.setattr(trainer.policy(), "score", watched)
+    metrics, counted = trainer.update(batch), int(batch.action_mask.sum())
+    learned = sum(int((each.logprobs.grad != 0).sum()) for each in passes)
+    stopped = sum(metrics.get(f"policy/{name}_fraction", 0.0) for name in ("dual_clip", "clip_low", "clip_high"))
+    assert 0 < learned < counted
+    assert metrics["tokens/trained_fraction"] == pytest.approx(learned / counted + stopped)
+    lower = (shift.bool() & (batch["advantages"] < 0)[:, None]).sum() / counted
+    for name in ("off_policy", "dual_clip"):
+        found = metrics.get(f"policy/{name}_fraction")
+        assert found == (pytest.approx(float(lower)) if {name, f"{name}_mask"} & set(options) else None)
+    assert ("policy/clip_low_fraction" in metrics) is ("surrogate" not in options)
+    if "dual_clip" not in options:
+        assert metrics["policy/ratio_mean_trained"] == pytest.approx(1.0)
+
+
 def test_weights_of_a_correction_are_means_over_all_tokens_of_the_round(tmp_path: Path) -> None:
     trainer = make(tmp_path, reward_fn=first_group_alone, is_correction="token_mask", is_high=1.0)
     trainer.rollout()
