@@ -108,12 +108,23 @@ def sampled_walks(folder: str, graph: RandomWalks) -> list[str]:
 
 
 def pairs_of(walks: list[str], graph: RandomWalks, *, size: int = 2) -> list[dict[str, str]]:
-    """Draw pairs of walks with different optimality: the best of `size` walks from a start, and one of the others."""
+    """Draw pairs of walks with different optimality: the best of `size` walks from a start, and one of the others.
+
+    Raises:
+        SystemExit: all walks from each start are equally good, so that there are no pairs.
+    """
     generator = random.Random(0)  # noqa: S311  (no secret)
     by_start = {start: [walk for walk in walks if walk[0] == start and len(walk) > 1] for start in graph.starts}
+    if all(len({graph.optimality(walk) for walk in each}) < 2 for each in by_start.values()):
+        raise SystemExit(
+            "dpo: the sampled walks from each start are equally good, so there are no pairs: choose another "
+            "--graph-seed, or more --epochs of imitation"
+        )
     pairs: list[dict[str, str]] = []
     while len(pairs) < NUM_PAIRS:
         start = generator.choice(graph.starts)
+        if not by_start[start]:
+            continue
         drawn = [generator.choice(by_start[start]) for _ in range(size)]
         *others, chosen = sorted(drawn, key=graph.optimality)
         rejected = generator.choice(others) if size > 2 else others[0]

@@ -37,6 +37,8 @@ class MlflowLogger:
         PluginError: MLflow cannot start a run; the message contains the reason.
     """
 
+    keeps_elsewhere = True
+
     def __init__(self, config: MlflowConfig, run: RunView) -> None:
         self._rows = config.completions
         experiment = config.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "rlcore"

@@ -33,6 +33,8 @@ class TrackioLogger:
         PluginError: trackio cannot start; the message contains the reason.
     """
 
+    keeps_elsewhere = True
+
     def __init__(self, config: TrackioConfig, run: RunView) -> None:
         self._rows, project = config.completions, config.project
         is_local = config.space_id is None and not any(os.environ.get(name) for name in REMOTE)

@@ -95,6 +95,8 @@ def test_pairs_of_the_example_of_defaults_prefer_the_better_walk_from_the_same_s
         assert all(better > worse for better, worse in scores)
         means.append([sum(column) / NUM_PAIRS for column in zip(*scores, strict=True)])
     (chosen, rejected), (best, others) = means
+    with pytest.raises(SystemExit, match="equally good, so there are no pairs: choose another --graph-seed"):
+        pairs_of([f"{start}b" for start in graph.starts], graph)
     assert best > chosen + 0.05  # the best of four, and one of the others
     assert others > rejected
 

@@ -72,6 +72,8 @@ def test_every_law_fails_for_at_least_one_wrong_component(kind: str) -> None:
 
 
 FOLLOWING = {
+    # its file in the run's folder is empty
+    ("a_resumed_run_keeps_earlier_logs", "astray"),
     # what cannot be imported at all, and what cannot be structured at all
     ("the_target_accepts_its_arguments", "lost"), ("the_target_accepts_its_arguments", "lost_module"),
     ("the_target_pickles", "lost"), ("the_target_pickles", "lost_module"),

@@ -6,6 +6,8 @@ import contextlib
 import copy
 import math
 import os
+import sqlite3
+import struct
 import tempfile
 import threading
 import time
@@ -153,7 +155,11 @@ def close_releases_files_and_threads(subject: Subject) -> None:
 
 @law(LOGGERS)
 def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
-    """A second logger for the same folder, as in a resumed run, keeps everything that the first one wrote."""
+    """Metrics are in a logger's files, and a second logger for the folder, as in a resumed run, keeps them.
+
+    A logger whose metrics are in a service, or in a database that several runs share, sets `keeps_elsewhere = True`.
+    """
+    elsewhere = bool(getattr(subject.it.target(), "keeps_elsewhere", False))
     for closed in (True, False):
         with opened(subject) as (first, run):
             log_usually(first, run)
@@ -161,6 +167,12 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
                 first.close(None)
             places = [run.dir.parent, *_outside(subject, run)]
             before, marks = _sizes(places), _marks(places)
+            unread = ", ".join(f"step {i + 1}" for i, mark in enumerate(MARKS) if mark not in marks)
+            require(
+                elsewhere or not (closed and before and unread),
+                f"it leaves files, but the metrics of {unread} are in none, as text, as binary numbers or in a "
+                "database; write what is logged, and raise what fails",
+            )
             second = build(subject, run)
             with accepting("the second logger"):
                 for step in (3, 4):
@@ -217,9 +229,23 @@ def _sizes(places: Sequence[Path]) -> Mapping[Path, int]:
 
 
 def _marks(places: Sequence[Path]) -> list[str]:
-    """Return the marks that files at or under `places` contain as text."""
-    texts = [path.read_bytes() for path in _files(places)]
-    return [mark for mark in MARKS if any(mark.encode() in text for text in texts)]
+    """Return the marks that files at or under `places` contain as text, as a binary number, or in a database."""
+    contents = [_rows_of(path) or path.read_bytes() for path in _files(places)]
+    forms = {
+        mark: [mark.encode(), *(struct.pack(form, float(mark)) for form in ("<d", ">d", "<f", ">f"))] for mark in MARKS
+    }
+    return [mark for mark in MARKS if any(form in content for form in forms[mark] for content in contents)]
+
+
+def _rows_of(path: Path) -> bytes:
+    """Return the rows of a database of SQLite as text; empty if the file is none. Its bytes may hold deleted rows."""
+    with path.open("rb") as file:
+        if file.read(16) != b"SQLite format 3\0":
+            return b""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        rows = [row for name in tables for row in database.execute(f'SELECT * FROM "{name}"')]  # noqa: S608
+    return b"\n".join(each if isinstance(each, bytes) else str(each).encode() for row in rows for each in row)
 
 
 def _files(places: Sequence[Path]) -> list[Path]:

@@ -246,17 +246,18 @@ def stop_sequences_end(subject: Subject) -> None:
 @law(SAMPLERS)
 def it_follows_the_weights(subject: Subject) -> None:
     """After an update or a load the sampler samples from the new weights; both raise `policy.version`."""
-    policy, prompts = make_policy(), make_prompts(TEXTS * 2)
+    policy, prompts, sampler = make_policy(), make_prompts(TEXTS * 2), make_sampler(subject)  # one, as in a run
     with saved(policy) as start:
-        first = draw(subject, policy, prompts).action_tokens
+        first = draw(subject, policy, prompts, sampler=sampler).action_tokens
         perturb(policy)
-        second = draw(subject, policy, prompts).action_tokens
+        second = draw(subject, policy, prompts, sampler=sampler).action_tokens
         fresh = make_policy()
         with saved(policy) as changed:
             fresh.load_pretrained(changed)
         _require_new(second, draw(subject, fresh, prompts).action_tokens, first, "after an update of the policy")
         policy.load_pretrained(start)
-        _require_new(draw(subject, policy, prompts).action_tokens, first, second, "after `policy.load_pretrained`")
+        third = draw(subject, policy, prompts, sampler=sampler).action_tokens
+        _require_new(third, first, second, "after `policy.load_pretrained`")
 
 
 def _require_new(seen: list[list[int]], expected: list[list[int]], stale: list[list[int]], when: str) -> None:

@@ -40,6 +40,7 @@ OTHERS = [
     ),
     ("loggers", "elsewhere", "wrong_loggers:Right", "wrong_loggers:Where"),
     ("pipelines", "right", "wrong_pipelines:right", "wrong_pipelines:Prefix"),
+    ("samplers", "keeps_its_copy", "wrong_samplers:KeepsItsCopy", "wrong_samplers:Beam"),
     ("rewards", "counting", "wrong_rewards:counting", "wrong_rewards:Words"),
 ]
 """Components with a target or options of their own."""

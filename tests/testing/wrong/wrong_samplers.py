@@ -6,7 +6,7 @@ from itertools import chain
 import attrs
 import torch
 
-from rlcore.config import evolve
+from rlcore.config import config, evolve, option
 from rlcore.errors import ConfigError
 from rlcore.sampling import sample
 from rlcore.types import Prompt
@@ -291,6 +291,24 @@ def stale_copy(policy, prompts, sampling, *, generator=None):
     if id(policy) not in _COPIES:
         _COPIES[id(policy)] = policy, copy.deepcopy(policy)
     return sample(_COPIES[id(policy)][1], prompts, sampling, generator=generator)
+
+
+@config
+class Beam:
+    """Options of a sampler that keeps a copy of the weights."""
+
+    width: int = option(1, "sequences that are kept")
+
+
+class KeepsItsCopy:
+    """Sample from a copy of the weights that the policy had when the sampler was made."""
+
+    def __init__(self, config):
+        self.copy = None
+
+    def __call__(self, policy, prompts, sampling, *, generator=None):
+        self.copy = self.copy or copy.deepcopy(policy)
+        return sample(self.copy, prompts, sampling, generator=generator)
 
 
 def renewed_once(policy, prompts, sampling, *, generator=None):
