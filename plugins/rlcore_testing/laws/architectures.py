@@ -75,7 +75,10 @@ def _declares_unfrozen_layers(subject: Subject) -> bool:
 
 @law(ARCHITECTURES)
 def every_trainable_parameter_gets_a_gradient(subject: Subject) -> None:
-    """Backward through `score` reaches every parameter that requires a gradient; under `no_grad` there is no graph."""
+    """Backward through `score` reaches every parameter that requires a gradient; under `no_grad` there is no graph.
+
+    Log-probs have a gradient, and the same parameters require one with a reference as without.
+    """
     for make in examples(subject):
         policy, batch = build(subject, make(), value_head=True, reference=True), make_dialogues("both")
         perturb(policy)  # parameters initialised to zero, as in adapters, may block gradients
@@ -85,6 +88,21 @@ def every_trainable_parameter_gets_a_gradient(subject: Subject) -> None:
         )
         policy.module.train()
         outputs = policy.score(batch)
+        require(
+            outputs.logprobs.requires_grad,
+            "with gradients enabled, the log-probs of `score` should have one; they have none, so that no loss trains "
+            "the model; let its parameters require gradients",
+        )
+        trains = [
+            {name for name, each in made.module.named_parameters() if each.requires_grad}
+            for made in (policy, build(subject, make(), value_head=True))
+        ]
+        if changed := sorted(trains[0] ^ trains[1]):
+            require(
+                False,
+                f"the same parameters should require gradients with a reference as without; {changed[0]} does only "
+                f"{'with' if changed[0] in trains[0] else 'without'}; freeze the reference's own parameters alone",
+            )
         values = torch.zeros(()) if outputs.values is None else outputs.values.square().sum()
         ((outputs.logprobs * torch.linspace(0.5, 1.5, outputs.logprobs.shape[1])).sum() + values).backward()
         without = [

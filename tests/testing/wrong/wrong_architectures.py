@@ -57,6 +57,20 @@ class ReferenceAside(Wrong):
             parameter.mul_(1.01)
 
 
+class ReferenceFreezes(Wrong):
+    """Freeze the model itself beside its reference, so that only the value head trains."""
+
+    def spoil(self):
+        if self.reference is not None:
+            self.model.requires_grad_(False)
+
+
+class ReferenceFreezesFirst(Wrong):
+    def spoil(self):
+        if self.reference is not None:
+            next(iter(self.model.parameters())).requires_grad_(False)
+
+
 class ReferenceShared(Wrong):
     def spoil(self):
         if self.reference is not None:
