@@ -226,9 +226,18 @@ class PPOTrainer:
         return meter
 
     def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each chosen token of a micro-batch, and its metrics."""
+        """Return the loss of each chosen token of a micro-batch, and its metrics.
+
+        Raises:
+            ConfigError: nothing of the policy trains.
+        """
         config = self.config
         outputs = self._policy.score(part, entropy=config.entropy_coef > 0, temperature=self.run.temperature)
+        if torch.is_grad_enabled() and not outputs.logprobs.requires_grad:
+            raise ConfigError(
+                "only the value function trains: every parameter of the language model is frozen; raise "
+                "model.unfrozen_layers, or use an architecture that leaves its model trainable beside a reference"
+            )
         values, old = outputs.need("values"), part["old_logprobs"]
         policy = policy_loss(outputs.logprobs, old, part["advantages"], clip=config.clip)
         if "is_weights" in part:

@@ -12,7 +12,18 @@ from ppo_making import PROMPTS, Make, actions, hand_loss, make_ppo, move, roll, 
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlcore.errors import ConfigError
 from rlcore.types import Trajectories
+
+
+def test_a_policy_of_which_only_the_value_function_trains_is_refused(
+    make_trainer: Make, tiny_model: PreTrainedModel
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_model)
+    trainer.policy().model.requires_grad_(False)
+    batch, _ = roll(trainer)
+    with pytest.raises(ConfigError, match="only the value function trains: every parameter of the language model"):
+        trainer.update(batch)
 
 
 def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
