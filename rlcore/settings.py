@@ -324,9 +324,7 @@ class TrainConfig:
     checkpoint: CheckpointConfig = option(CheckpointConfig(), "checkpoints")
     run: RunConfig = option(RunConfig(), "folder, length, seed, resume, precision")
     loggers: tuple[Any, ...] = option(("rlcore:console",), "names of loggers, or mappings with `name` and options")
-    sampler: Any = option(
-        "rlcore-transformers:default", "name of the registered sampler of rollouts and evaluations, or {name, options}"
-    )
+    sampler: Any = option("default", "name of the registered sampler of rollouts and evaluations, or {name, options}")
     store: Any = option("rlcore:memory", "name of the registered rollout store, or {name, options}")
     plugins: PluginsConfig = option(PluginsConfig(), "which installed plugins the run uses")
 

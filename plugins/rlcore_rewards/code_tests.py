@@ -59,7 +59,7 @@ class CodeTests:
             raise PluginError("reward 'code_tests' needs the limits of POSIX; Windows has none")
         self.config, self._python = config, config.python or sys.executable
         self._tally, self._untested = Tally("code_tests"), Tally("code_tests")
-        self._calls: list[Running] = []
+        self._calls: list[RunningTests] = []
         self.__signature__ = signature("code_tests.column", [config.column])
         if config.isolation == "require" and (self._confinement.problem or self._confinement.reaches_sockets):
             problem = self._confinement.problem or "no filter of system calls"
@@ -106,7 +106,7 @@ class CodeTests:
 
     def _run(self, jobs: Sequence[tuple[str, CodeTest]]) -> list[bool | None]:
         """Return whether each test passes; None if it took too long."""
-        running = Running()
+        running = RunningTests()
         self._calls.append(running)
         with ThreadPoolExecutor(self.config.workers or os.cpu_count() or 1) as threads:
             try:
@@ -115,7 +115,7 @@ class CodeTests:
                 running.end()
                 self._calls.remove(running)
 
-    def _passes(self, running: Running, job: tuple[str, CodeTest]) -> bool | None:
+    def _passes(self, running: RunningTests, job: tuple[str, CodeTest]) -> bool | None:
         code, test = job
         if not code.strip():
             return False
@@ -241,7 +241,7 @@ class Confinement:
 
 
 @attrs.define
-class Running:
+class RunningTests:
     """The processes of tests that run; they can be ended from another thread, and none starts after that."""
 
     _processes: set[ChildProcess] = attrs.field(factory=set)
@@ -342,7 +342,7 @@ def run(
     limits: Mapping[str, int],
     timeout_s: float,
     text: str = "",
-    running: Running | None = None,
+    running: RunningTests | None = None,
 ) -> Ran:
     """Run code, and then a statement that tests it, in a new process and an empty folder.
 
@@ -373,7 +373,7 @@ def run(
             os.chown(work, confinement.user, confinement.user)
         files = [(folder / each).open(mode) for each, mode in (("in", "rb"), ("out", "w+b"), ("err", "w+b"))]
         try:
-            status, said = _start(running or Running(), python, confinement, job, files, work, timeout_s)
+            status, said = _start(running or RunningTests(), python, confinement, job, files, work, timeout_s)
             output, errors = _read(files[1], limits["file_mb"] * MIB), _read(files[2], MIB)
         finally:
             for file in files:
@@ -382,7 +382,7 @@ def run(
 
 
 def _start(
-    running: Running,
+    running: RunningTests,
     python: str,
     confinement: Confinement,
     job: bytes,

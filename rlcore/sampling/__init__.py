@@ -53,7 +53,7 @@ def sample(
     Raises:
         UnknownComponent: no installed package registers the sampler.
     """
-    component = registries().samplers.get("rlcore-transformers:default")
+    component = registries().samplers.get("default")
     options_class: Any = component.config_class()
     target: Any = component.target()
     sampler = target if options_class is None else target(options_class() if options is None else options)
