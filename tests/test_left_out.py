@@ -104,8 +104,10 @@ def test_a_command_of_a_package_that_is_left_out_names_the_package(dist: str, tm
     done = run_without([dist], code, tmp_path)
     assert done.returncode == 0, done.stderr
     *listed, _ = done.stdout.split("\n0\n")
-    assert {plugin["state"] for plugin in json.loads(listed[0])["plugins"]} == {"ok"}
-    assert dist not in listed[0]
+    listed_plugins = json.loads(listed[0])["plugins"]
+    other = [plugin["reason"] for plugin in listed_plugins if plugin["state"] != "ok"]
+    assert all(reason.startswith(f"needs {dist}") for reason in other), other
+    assert dist not in {plugin["dist"] for plugin in listed_plugins}
     assert done.stdout.splitlines()[-len(commands) :] == ["2"] * len(commands)
     errors = [line for line in done.stderr.splitlines() if line.startswith("rlcore: error: ")]
     for command, error in zip(commands, errors, strict=True):
