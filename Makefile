@@ -15,11 +15,15 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-ci test-all test-times test-engines lint types bench bench-against bench-compare bench-peers verdicts mutate docs \
+.PHONY: quickstart chat test test-ci test-all test-times test-engines lint types bench bench-against bench-compare bench-peers verdicts mutate docs \
 	site wheels clean
 
 quickstart: $(or $(wildcard $(INSTALLED)),$(VENV)/.used)
 	$(BIN)/python docs/examples/randomwalks.py
+
+# A real chat model of 135 million parameters, from PyPI: what it takes is in docs/examples/chat.py.
+chat: $(or $(wildcard $(INSTALLED)),$(VENV)/.used-by-chat)
+	$(BIN)/python docs/examples/chat.py $(ARGS)
 
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
 
@@ -111,6 +115,10 @@ PIP = PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disa
 $(VENV)/.used: constraints.txt $(USED:%=%/pyproject.toml) | $(BIN)/python
 	$(PIP) $(BACKENDS)
 	$(PIP) --no-build-isolation $(USED:%=-e ./%)
+	touch $@
+
+$(VENV)/.used-by-chat: $(VENV)/.used plugins/rlcore_grpo/pyproject.toml
+	$(PIP) --no-build-isolation -e "./plugins/rlcore_transformers[gguf,peft]" -e ./plugins/rlcore_grpo
 	touch $@
 
 # The stamp is as new as everything that says what to install.

@@ -1,6 +1,7 @@
 """Draw what a command prints in a terminal, with its colours, as an SVG; the README shows the quick start.
 
     python docs/make_terminal_picture.py docs/images/terminal.svg
+    python docs/make_terminal_picture.py docs/images/chat.svg --printed chat.txt --command "make chat"
 
 The command runs in a pseudo-terminal, so that it prints what it prints to a person. Lines of progress that it has
 erased are not drawn. rich draws the picture; it has no fonts or styles from elsewhere.
@@ -36,9 +37,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the quick start and draw it."""
     parser = argparse.ArgumentParser(description="Draw the output of the quick start as an SVG.")
     parser.add_argument("file", type=Path, help="the picture, such as docs/images/terminal.svg")
+    parser.add_argument("--printed", type=Path, help="draw this file, which another command has printed, instead")
+    parser.add_argument("--command", default="make quickstart", help="the command above the output")
     arguments = parser.parse_args(argv)
-    lines = shortened(printed_by(QUICKSTART))
-    arguments.file.write_text(draw(["\x1b[1m$ make quickstart\x1b[0m", *lines]), encoding="utf-8")
+    if arguments.printed is None:
+        lines = shortened(printed_by(QUICKSTART))
+    else:
+        lines = arguments.printed.read_text(encoding="utf-8").splitlines()
+    arguments.file.write_text(draw([f"\x1b[1m$ {arguments.command}\x1b[0m", *lines]), encoding="utf-8")
 
 
 def printed_by(command: Sequence[str]) -> list[str]:

@@ -317,7 +317,9 @@ class TrainConfig:
     """The whole configuration; the options in `trainer` and `model` are those of the components they name."""
 
     trainer: Mapping[str, Any] = option({}, "`name` and options of the trainer")
-    model: Mapping[str, Any] = option({}, "`path` of the model, `architecture` and its options, `tokenizer`")
+    model: Mapping[str, Any] = option(
+        {}, "`path` of the model (hub id, folder or GGUF file), `architecture` and its options, `tokenizer`"
+    )
     data: DataConfig = option(DataConfig(), "prompts, samples, rewards, tokenisation")
     gen: SamplingConfig = option(SamplingConfig(), "sampling")
     eval: EvalConfig = option(EvalConfig(), "evaluation")

@@ -19,13 +19,13 @@ ANDRYCHOWICZ = "Andrychowicz et al. 2021, arXiv:2006.05990"
 
 @config
 class PPOOptimizer(OptimizerConfig):
-    """The optimizer of PPO; other options than `lr` have their usual defaults."""
+    """The optimizer of PPO; `lr` depends on the model, and other options have their usual defaults."""
 
     lr: float | None = option(
-        3e-5, "learning rate after warm-up; null: follows the size of the model (docs/training.md)", gt=0,
-        lt=float("inf"), source="trlX, for GPT-2",
+        None, "learning rate after warm-up; null: 1e-6 for 1e9 parameters or more, and larger for smaller models and "
+        "adapters (docs/training.md)", gt=0, lt=float("inf"), source="Touvron et al. 2023, arXiv:2307.09288",
     )  # fmt: skip
-    published = (3e-5, 124e6)
+    published = (1e-6, 1e9)  # published for 7e9 to 70e9; the size is by measurement (docs/training.md)
 
 
 @config

@@ -31,7 +31,7 @@ def _init(arguments: argparse.Namespace) -> int:
     options, needs = component.config_class(), getattr(component.target(), "needs", ())
     lines = [f"# {component.summary}. Fill in the values in capitals; a comment shows an option's default.", ""]
     architecture = known.architectures.get(getattr(component.target(), "architecture", "causal_lm")).config_class()
-    lines += ["model:", "  path: MODEL  # hub id or folder"]
+    lines += ["model:", "  path: MODEL  # hub id, folder or GGUF file"]
     lines += [*_comments([] if architecture is None else describe(architecture)), ""]
     lines += ["trainer:", f"  name: {arguments.trainer}"]
     lines += [*_comments([] if options is None else describe(options)), ""]

@@ -35,7 +35,7 @@ BLOCKS, BLOCK_BYTES = 256, 4096
 """Blocks of a file of weights that are read, evenly spaced, so that large models do not start more slowly."""
 ELEMENTS = 256
 """Elements of a tensor in memory that are read, evenly spaced."""
-WEIGHTS = (".safetensors", ".bin")
+WEIGHTS = (".safetensors", ".bin", ".gguf")
 DESCRIBED = "config.json"
 """File of a model on the hub by which its commit is found in the local cache."""
 VOLATILE = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "attn_implementation"}
@@ -240,10 +240,10 @@ def fingerprint_parameters(model: nn.Module) -> str:
 def fingerprint_weights(folder: Path) -> str:
     """Return a digest of the files of weights in a folder: their names, sizes and evenly spaced blocks.
 
-    A folder without any is that of a model of several parts, each in a folder inside it.
+    A folder without any is that of a model of several parts, each in a folder inside it. A model may also be one file.
     """
     parts: list[bytes] = []
-    files = [path for path in folder.glob("*") if path.suffix in WEIGHTS]
+    files = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.suffix in WEIGHTS]
     for path in sorted(files or [path for path in folder.glob("*/*") if path.suffix in WEIGHTS]):
         size = path.stat().st_size
         parts += [_encode(path.relative_to(folder).as_posix()), str(size).encode()]

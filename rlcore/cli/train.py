@@ -120,7 +120,7 @@ def fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Callable
     from rlcore.config import describe
     from rlcore.settings import TrainConfig
 
-    parser.add_argument("--model", dest="model.path", metavar="MODEL", help="hub id or folder of the model")
+    parser.add_argument("--model", dest="model.path", metavar="MODEL", help="hub id, folder or GGUF file of the model")
     parser.add_argument("--data", dest="data", metavar="DATA", help="prompts or samples, whichever the trainer needs")
     parser.usage = "%(prog)s [--model MODEL] [--data DATA] [--OPTION VALUE ...] [key=value ...]"
     options = component.config_class()

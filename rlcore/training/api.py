@@ -166,8 +166,8 @@ def train(
     """Fine-tune a language model.
 
     Args:
-        model: hub id, local folder, `PretrainedConfig` (random weights) or a model in memory, which is then trained in
-            place; or a mapping with `path` (one of these), `architecture` and its options.
+        model: hub id, local folder, GGUF file, `PretrainedConfig` (random weights) or a model in memory, which is then
+            trained in place; or a mapping with `path` (one of these), `architecture` and its options.
         trainer: name of an installed trainer, a mapping with `name` and its options, or its config object. When left
             out, the installed trainer whose `default_for` names the inputs that are given.
         reward_fn: function of `samples`, `prompts`, `outputs` and columns of the prompts, called with the arguments

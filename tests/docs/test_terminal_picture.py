@@ -47,3 +47,10 @@ def test_the_picture_of_the_readme_shows_both_runs_and_their_table_and_refers_to
         assert text in shown
     assert re.search(r"completions.jsonl,\s+checkpoints/\s*\)", shown)  # the longest line is whole
     assert not re.findall(r"(?:href|src)=|url\((?!#)|@import", svg)
+
+
+def test_the_picture_of_the_chat_model_shows_answers_and_measures_and_refers_to_no_host() -> None:
+    svg = (DOCS / "images" / "chat.svg").read_text(encoding="utf-8")
+    for text in ("make chat", "before", "after", "names the right thing, briefly", "CPU minutes"):
+        assert text in texts_of(svg)
+    assert not re.findall(r"(?:href|src)=|url\((?!#)|@import", svg)

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import chat
 import pytest
 from depths import by_day
 from transformers import (
@@ -44,6 +45,29 @@ def test_randomwalks_prints_its_result_and_the_folder_of_the_run(run: Callable[.
     assert "runs/randomwalks-ppo" in said
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "runs" / "randomwalks-ppo" / "model")
     assert model.config.n_embd == 144
+
+
+def test_the_reward_of_the_chat_example_knows_no_answers_and_its_measure_does() -> None:
+    long = (
+        "The capital of Peru is Lima, a city of ten million people on the coast of the Pacific Ocean."  # 92 characters
+    )
+    outputs = ["It is Lima.", "It is Cuzco.", long, long[:64], "  "]
+    assert chat.reward_fn(outputs) == [1.0, 1.0, 0.0, 0.52, 0.0]  # 1 - (64 - 40) / 50
+    found = chat.metric_fn(outputs, ["Lima"] * 5)
+    assert found["right"] == [1.0, 0.0, 1.0, 1.0, 0.0]
+    assert found["brief"] == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert found["right_and_brief"] == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert chat.metric_fn(["English, in Germany.", "San José."], ["German", "San Jose"])["right"] == [0.0, 1.0]
+
+
+def test_the_chat_example_asks_of_other_countries_than_it_trains_on_and_draws_their_shares() -> None:
+    trained, held_out = (
+        {row["prompt"][0]["content"] for row in chat.rows(facts)} for facts in (chat.FACTS, chat.HELD_OUT)
+    )
+    assert (len(trained), len(held_out)) == (138, 60)
+    assert not trained & held_out
+    # Wilson's interval of 3 of 60: (3/60 + 1.96**2/120 -+ 1.96 sqrt(.05*.95/60 + 1.96**2/14400)) / (1 + 1.96**2/60)
+    assert chat.interval(3, 60) == pytest.approx((0.05, 0.0171, 0.1370), abs=1e-4)
 
 
 @pytest.mark.nightly

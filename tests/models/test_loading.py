@@ -202,7 +202,9 @@ def test_damaged_weights_are_an_error(tmp_path: Path, tiny_gpt2: PreTrainedModel
 
 @pytest.mark.parametrize("spec", [3, None, ["gpt2"], nn.Linear(2, 2)])
 def test_loading_an_object_that_is_no_model_is_an_error(spec: Any) -> None:
-    with pytest.raises(ModelError, match="give a hub id, a folder, a PretrainedConfig or a PreTrainedModel"):
+    with pytest.raises(
+        ModelError, match="give a hub id, a folder, a GGUF file, a PretrainedConfig or a PreTrainedModel"
+    ):
         load_model(spec, CausalLMConfig())
 
 

@@ -68,6 +68,8 @@ def test_an_adapter_has_ten_times_the_rate_of_full_weights_but_no_model_less_tha
         (ILQLConfig, 7e9, 5e-5, 6.7e-5),  # 10 * 5e-5 * sqrt(.124 / 7) = 6.65e-5
         (ILQLConfig, 31e6, 1e-4, 1e-3),  # a quarter
         (GRPOConfig, 7e7, 1e-5, 1e-4),  # a hundredth
+        (PPOConfig, 1e9, 1e-6, 1e-5),
+        (PPOConfig, 1e7, 1e-5, 1e-4),  # a hundredth
     ],
 )
 def test_trainers_without_a_rate_have_that_of_their_paper(
@@ -79,11 +81,10 @@ def test_trainers_without_a_rate_have_that_of_their_paper(
     assert adapted_rate(*optimizer.published, size, is_adapter=True) == adapter
 
 
-def test_rates_of_ppo_and_online_dpo_are_the_same_for_every_model_unless_they_are_null() -> None:
-    assert (PPOConfig().optimizer.lr, OnlineDPOConfig().optimizer.lr) == (3e-5, 1e-6)
+def test_the_rate_of_online_dpo_is_the_same_for_every_model_unless_it_is_null() -> None:
+    assert OnlineDPOConfig().optimizer.lr == 1e-6
+    assert structure(OnlineDPOConfig, {"optimizer": {"betas": [0.9, 0.99]}}).optimizer.lr == 1e-6
     assert adapted_rate(*structure(OnlineDPOConfig, {"optimizer": {"lr": None}}).optimizer.published, 2.8e7) == 1e-5
-    assert structure(PPOConfig, {"optimizer": {"betas": [0.9, 0.99]}}).optimizer.lr == 3e-5
-    assert adapted_rate(*structure(PPOConfig, {"optimizer": {"lr": None}}).optimizer.published, 31e6) == 6e-5
 
 
 def test_an_updater_without_a_rate_has_that_of_its_model() -> None:

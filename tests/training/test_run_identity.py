@@ -56,7 +56,7 @@ def manifest_of(result: rlcore.Result) -> dict[str, Any]:
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "gen": ({"gen": {"temperature": 0.5}}, r"gen\.temperature was 1\.0, is 0\.5"),
-    "trainer": ({"trainer": {"optimizer": {"lr": 0.5}}}, r"trainer\.optimizer\.lr was 3e-05, is 0\.5"),
+    "trainer": ({"trainer": {"optimizer": {"lr": 0.5}}}, r"trainer\.optimizer\.lr was None, is 0\.5"),
     "data.prompts": ({"prompts": [{"prompt": "ab", "label": 1}, {"prompt": "cd", "label": 3}]}, r"was '2 rows, sha"),
     "data.eval_prompts": ({"eval_prompts": ["a", "c"]}, r"was '2 rows, sha256 \w{16}', is '2 rows, sha256 \w{16}'"),
     "data.reward_fn": (

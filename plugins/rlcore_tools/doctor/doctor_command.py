@@ -203,6 +203,9 @@ def _component_errors(settings: Any, where: str) -> Iterator[str]:
             yield from _option_errors(registry, section["name"], section, path, where)
     if data.reward_fn is not None:
         yield from _reward_errors(data.reward_fn, where)
+    path = settings.model.get("path")
+    if str(path).endswith(".gguf") and installed_version("gguf") is None:
+        yield f"{where}: model.path = {path}: needs the package gguf: pip install 'rlcore-transformers[gguf]'"
     # Without a name, the architecture follows from the model's files: options that any of them has are accepted.
     model, architectures = settings.model, known.architectures
     chosen = model.get("architecture")

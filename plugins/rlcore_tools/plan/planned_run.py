@@ -168,7 +168,7 @@ def _described(model: Any, revision: Any, is_text: bool) -> Any:
         ModelError: the model's configuration cannot be read.
     """
     if model is None:
-        raise InputsError("model.path is missing: name a hub id or a folder")
+        raise InputsError("model.path is missing: name a hub id, a folder or a GGUF file")
     if not is_text:
         if not isinstance(model, (str, os.PathLike)):
             raise ModelError(f"model = {model!r:.80}: give a hub id or a folder")

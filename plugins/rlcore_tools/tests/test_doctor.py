@@ -284,6 +284,17 @@ def test_a_configuration_with_errors_ends_in_an_exit_status_of_one(
         assert [line for line in errors if json.dumps(line)[1:-1] not in said and line not in said] == []
 
 
+def test_a_configuration_of_a_gguf_file_needs_its_library(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.yaml").write_text("model: {path: tiny.gguf}\n")
+    real = doctor_command.installed_version
+    monkeypatch.setattr(doctor_command, "installed_version", lambda name: None if name == "gguf" else real(name))
+    monkeypatch.setattr(machine, "accelerators", lambda: {"seen": [], "source": "not looked for"})
+    assert main(["doctor", "--config", str(tmp_path / "run.yaml")]) == 1
+    assert "pip install 'rlcore-transformers[gguf]'" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_share_of_the_cores_is_read_and_threads_that_exceed_it_are_a_problem(tmp_path: Path) -> None:
     share = tmp_path / "cpu.max"

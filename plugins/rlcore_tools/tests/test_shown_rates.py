@@ -22,6 +22,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         ("dpo", "1e-06 * sqrt(2.8e+09 / N)", "Rafailov et al. 2023, arXiv:2305.18290, appendix B"),
         ("ilql", "5e-05 * sqrt(1.24e+08 / N)", "trlX, for GPT-2; Snell et al. 2022, arXiv:2206.11871, published code"),
+        ("ppo", "1e-06 * sqrt(1e+09 / N)", "Touvron et al. 2023, arXiv:2307.09288"),
         ("grpo", "1e-06 * sqrt(7e+09 / N)", "Shao et al. 2024, arXiv:2402.03300, section 4.2"),
     ],
 )
@@ -45,10 +46,10 @@ def test_rates_of_dpo_are_shown_for_four_sizes(capsys: pytest.CaptureFixture[str
 
 
 def test_a_fixed_rate_is_shown_with_its_source_and_the_rule_for_null(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(capsys, "ppo").splitlines()
-    assert "trlX, for GPT-2" in next(line for line in lines if line.startswith("optimizer.lr "))
-    assert lines[-5] == "optimizer.lr = 3e-05, the default: for every model"
-    assert lines[-4].startswith("optimizer.lr = null: 3e-05 * sqrt(1.24e+08 / N) for N parameters")
+    lines = shown(capsys, "rft").splitlines()
+    assert "that of sft" in next(line for line in lines if line.startswith("optimizer.lr "))
+    assert lines[-5] == "optimizer.lr = 5e-05, the default: for every model"
+    assert lines[-4].startswith("optimizer.lr = null: 5e-05 * sqrt(1.1e+08 / N) for N parameters")
     assert "optimizer.lr = 1e-06, the default: for every model" in shown(capsys, "online_dpo").splitlines()
 
 

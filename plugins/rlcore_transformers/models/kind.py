@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from rlcore.config.yaml_files import existing_path
 from rlcore.errors import ModelError
+from rlcore_transformers.models.gguf import DAMAGED, find_gguf, read_config
 from rlcore_transformers.models.hub import base_of, is_hub_id, quiet_transformers, why_out_of_reach
 
 
@@ -88,11 +89,13 @@ def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
         return None
     try:
         with quiet_transformers():
+            if (gguf := find_gguf(spec)) is not None:
+                return read_config(gguf)
             where = os.fspath(folder or spec)
             config: PretrainedConfig = AutoConfig.from_pretrained(
                 where, revision=revision or "main", trust_remote_code=False
             )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError):
+    except (ModelError, AttributeError, ImportError, *DAMAGED):
         return None
     return config
 

@@ -1,4 +1,4 @@
-"""Load a language model or critic from a hub id, a folder, a configuration (random weights), or take one in memory.
+"""Load a language model or critic from a hub id, a folder, a GGUF file or a configuration, or take one in memory.
 
 Also in this file: the device of a model that is not the policy, such as a reward model or a teacher; kernels of
 `liger-kernel`, which run on GPUs through Triton.
@@ -35,6 +35,7 @@ from rlcore.safe_text import shorten
 from rlcore.sharding.tensor_file import PARTS
 from rlcore_transformers.models import start
 from rlcore_transformers.models.freezing import vocabulary_size
+from rlcore_transformers.models.gguf import SUFFIX, check_gguf, find_gguf, read_config, read_model
 from rlcore_transformers.models.hub import (
     DESCRIBED,
     WEIGHTS,
@@ -89,7 +90,9 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
         model = as_in_files or from_pretrained(kind.loader, base or name, config, **quantization)
         attach(model, spec) if base else activate(model)
     else:
-        raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
+        raise ModelError(
+            f"model = {spec!r:.80}: give a hub id, a folder, a GGUF file, a PretrainedConfig or a PreTrainedModel"
+        )
     check_kind(model.config, kind, type(model).__name__)
     if model.get_output_embeddings() is None:
         suffix = "ForCausalLM" if kind is DECODER_ONLY else "ForConditionalGeneration"
@@ -180,11 +183,12 @@ def build_options(config: TransformerConfig) -> dict[str, Any]:
 
 
 def from_pretrained(kind: Any, name: str, config: TransformerConfig, *, what: str = "model", **options: Any) -> Any:
-    """Call `kind.from_pretrained` with the folder `name` if it exists, else with the hub id `name`.
+    """Call `kind.from_pretrained` with the folder or GGUF file `name` if it exists, else with the hub id `name`.
 
     Args:
         kind: auto class of `transformers`.
-        name: folder or hub id; for a `ConfigOnly`, the model is built from its configuration with random weights.
+        name: folder, GGUF file or hub id; for a `ConfigOnly`, the model is built from its configuration with random
+            weights.
         config: options of the architecture.
         what: first word of error messages.
         options: further arguments of the auto class.
@@ -193,45 +197,57 @@ def from_pretrained(kind: Any, name: str, config: TransformerConfig, *, what: st
         ModelError: the model or configuration cannot be loaded.
         CheckpointError: the weights in a folder are not those that its manifest lists.
     """
-    folder = existing_path(name)
-    if folder is None and not is_hub_id(name):
-        place = "" if str(name).startswith(("/", "~")) else f" under {Path.cwd()}"
-        raise ModelError(
-            f"{what} = {shorten(str(name), 200)}: there is no such folder{place}, and no model on the hub can have "
-            "this name; give a folder or a hub id"
-        )
-    if folder is not None and kind is not AutoConfig and (folder / PARTS).is_dir():
-        raise ModelError(
-            f"{what} = {name!r}: its weights are in {PARTS}, where checkpoint.format=dcp writes them: rlcore export "
-            f"{folder.parent} --out FOLDER writes FOLDER/model, which can be loaded"
-        )
     is_config_only = isinstance(name, ConfigOnly)
+    folder, gguf = _find(name, what, is_config=kind is AutoConfig)
     check_reach(name, config.revision, DESCRIBED if is_config_only else WEIGHTS, what=what)
     if kind is not AutoConfig:
         options |= build_options(config)
         if is_config_only:
             model_config: PretrainedConfig = from_pretrained(AutoConfig, name, config, what=what)
             return kind.from_config(model_config, **({"dtype": model_config.dtype} | options))
-        if folder is not None:
+        if folder is not None and gguf is None:
             verify_model(folder)
+        options["output_loading_info"] = True
+    hub = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
     try:
         with quiet_transformers():
-            if kind is not AutoConfig:
-                options["output_loading_info"] = True
-            loaded = kind.from_pretrained(
-                str(folder or name),
-                revision=config.revision or "main",
-                trust_remote_code=config.trust_remote_code,
-                **options,
-            )
+            if gguf is not None:
+                loaded = read_config(gguf) if kind is AutoConfig else read_model(kind, gguf, name, options)
+            else:
+                loaded = kind.from_pretrained(str(folder or name), **hub, **options)
     except OSError as error:  # a missing file or the network: the traceback adds nothing to the message
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {first_line(error)}") from None
     except (ValueError, KeyError, RuntimeError, ImportError, SafetensorError, *_OF_BIN) as error:
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {_reason(error, folder)}") from error
     if kind is AutoConfig:
         return loaded
-    model, info = loaded
-    return _complete(model, info, f"{what} = {name!r}")
+    model, missing = loaded
+    return _complete(model, missing, f"{what} = {name!r}")
+
+
+def _find(name: str, what: str, *, is_config: bool) -> tuple[Path | None, Path | None]:
+    """Return the folder or file of a name, None for a hub id; and the GGUF file in it, or None.
+
+    Raises:
+        ModelError: there is neither, or the weights that are needed are in a form that cannot be loaded.
+    """
+    folder = existing_path(name)
+    if folder is None and (not is_hub_id(name) or name.endswith(SUFFIX)):
+        place = "" if str(name).startswith(("/", "~")) else f" under {Path.cwd()}"
+        form = "file" if name.endswith(SUFFIX) else "folder"
+        raise ModelError(
+            f"{what} = {shorten(str(name), 200)}: there is no such {form}{place}, and no model on the hub can have "
+            "this name; give a folder, a GGUF file or a hub id"
+        )
+    gguf = find_gguf(name)
+    if gguf is not None:
+        check_gguf(gguf, f"{what} = {name!r}")
+    if folder is not None and not is_config and (folder / PARTS).is_dir():
+        raise ModelError(
+            f"{what} = {name!r}: its weights are in {PARTS}, where checkpoint.format=dcp writes them: rlcore export "
+            f"{folder.parent} --out FOLDER writes FOLDER/model, which can be loaded"
+        )
+    return folder, gguf
 
 
 def _reason(error: Exception, folder: Path | None) -> str:

@@ -103,7 +103,7 @@ class Seq2SeqLMConfig(LanguageModelConfig):
 class TokenizerConfig:
     """Where a tokenizer comes from, and options that override its files; the key `tokenizer` of `model`."""
 
-    path: str | None = option(None, "hub id or folder; default: the model's own tokenizer")
+    path: str | None = option(None, "hub id, folder or GGUF file; default: the model's own tokenizer")
     revision: str | None = option(None, "hub revision of the tokenizer; default: the model's, for its own tokenizer")
     subfolder: str | None = option(None, "folder inside the repository or folder")
     trust_remote_code: bool | None = option(None, "run code from the repository; default: as for the model")

@@ -12,6 +12,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel, integrations
 
 from rlcore.errors import ModelError
 from rlcore.safe_text import show
+from rlcore_transformers.models.gguf import find_gguf
 from rlcore_transformers.models.hub import first_line, quiet_transformers
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ def quantization_options(spec: object, config: LanguageModelConfig) -> dict[str,
         problem = "quantised weights cannot train: set model.peft to train an adapter, such as {type: lora}"
     elif not isinstance(spec, (str, Path)):
         problem = f"needs a hub id or a folder to load, and model is {show(spec)}"
+    elif find_gguf(spec) is not None:
+        problem = (
+            "weights of a GGUF file are dequantised when it is loaded: leave the option out, or give another format"
+        )
     elif importlib.util.find_spec("bitsandbytes") is None:
         problem = "needs bitsandbytes, which is not installed: pip install bitsandbytes"
     else:

@@ -22,6 +22,7 @@ from rlcore.config.yaml_files import existing_path
 from rlcore.data.text import decode
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
+from rlcore_transformers.models.gguf import check_gguf, find_gguf, read_tokenizer
 from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
 from rlcore_transformers.models.model_options import TokenizerConfig, TransformerConfig
 
@@ -158,11 +159,17 @@ def _options(spec: Any, given: Any, config: TransformerConfig | None) -> Tokeniz
 def _read_tokenizer(options: TokenizerConfig) -> PreTrainedTokenizerBase:
     name = str(options.path)
     folder, keywords = existing_path(name), _keywords(options)
-    if folder is not None and folder.is_dir():
+    if (gguf := find_gguf(name)) is not None:
+        check_gguf(gguf, f"tokenizer = {name!r}")
+    elif folder is not None and folder.is_dir():
         verify_model(folder, READ_BESIDE)
     try:
         with quiet_transformers():
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder or name), **keywords)
+            tokenizer: PreTrainedTokenizerBase
+            if gguf is not None:
+                tokenizer = read_tokenizer(gguf, keywords)
+            else:
+                tokenizer = AutoTokenizer.from_pretrained(str(folder or name), **keywords)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if folder is None:
             raise ModelError(
