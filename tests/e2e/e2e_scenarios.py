@@ -197,7 +197,7 @@ def learn_from(file: Path, root: Path, run: str) -> None:
         arrays = {"tokens": batch.tokens, "mask": batch.mask, "action_mask": batch.action_mask, "ended": batch.ended}
         save_state(file, {**arrays, "columns": batch.columns})
     exchanges = count_exchanges(trainer) if run_.ranks.world > 1 else []
-    trainer.update(Trajectories(**load_state(file)))
+    trainer.update(run_.deal(Trajectories(**load_state(file))).own)
     if run_.ranks.is_main:
         (root / f"{run}-exchanges.json").write_text(json.dumps([len(exchanges), trainer.updater.num_updates]))
         trainer.policy().save_pretrained(root / f"{run}-learned")

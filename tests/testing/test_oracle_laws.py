@@ -17,7 +17,8 @@ import rlcore_ilql.trainer
 import rlcore_ppo.trainer
 import rlcore_sft.trainer
 from rlcore import ops
-from rlcore.optim import Updater, micro_batches
+from rlcore.optim import Updater
+from rlcore.ranks.rounds import micro_batches
 from rlcore_ilql import trainer as ilql_trainer
 from rlcore_testing import LawBroken, Recorded, Subject
 from rlcore_testing.laws.trainer_oracle import it_equals_its_oracle, two_processes_equal_the_oracle

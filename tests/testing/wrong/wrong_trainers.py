@@ -10,7 +10,8 @@ import torch
 
 from rlcore.config import config, option
 from rlcore.data.order import Order
-from rlcore.optim.updater import Meter, micro_batches
+from rlcore.optim.updater import Meter
+from rlcore.ranks.rounds import micro_batches
 from rlcore.settings import OptimizerConfig
 from rlcore.training import stack_groups
 from rlcore.types import Trajectories
