@@ -144,6 +144,9 @@ def _over_rows(run: RunRecord, change: Change) -> Change:
     first, last = (np.array(found[step]) for step in change.steps)
     if change.steps[0] == change.steps[1] or len(first) != len(last):
         return change
+    times = run.option("eval", "samples")
+    if type(times) is int and times > 1 and len(first) % times == 0:  # samples of one prompt are no further evidence
+        first, last = (values.reshape(-1, times).mean(1) for values in (first, last))
     shared = np.isfinite(first) & np.isfinite(last)
     if shared.sum() < 2:
         return change

@@ -56,8 +56,8 @@ def _print_ends(console: Console, runs: Sequence[RunRecord]) -> None:
         console.print(Text("\n".join(lines)), soft_wrap=True)
     steps = {run.last_step for run in runs}
     if len(steps) > 1 and any(run.end.state != "finished" for run in runs):
-        text = f"These runs have not made equally many steps ({min(steps)} to {max(steps)}): their last metrics differ "
-        console.print(Text(f"{text}for that alone."), style="yellow")
+        text = f"These runs have not made equally many steps ({min(steps)} to {max(steps)})"
+        console.print(Text(f"{text}: their last metrics may differ for that alone."), style="yellow")
     console.print()
 
 

@@ -190,6 +190,18 @@ def test_rows_are_paired_by_their_place_and_not_by_their_prompts(tmp_path: Path,
     assert (change.half_width, change.basis) == (pytest.approx(2.0542, abs=1e-3), "4 rows")
 
 
+def test_several_samples_of_a_prompt_count_as_one_row(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", steps=4, eval={"samples": 2})
+    write_lines(RunDir(run).metrics, [{"step": 0, "eval/reward/mean": 0.0}, {"step": 4, "eval/reward/mean": 2.5}])
+    write_lines(RunDir(run).completions, [
+        {"step": step, "reward": float(i * (step > 0)) + by}
+        for step in (0, 4) for i in (1, 2, 3, 4) for by in (-1, 1)
+    ])  # fmt: skip
+    change = change_of(read_run(run))
+    assert change is not None
+    assert (change.half_width, change.basis) == (pytest.approx(2.0542, abs=1e-3), "4 rows")  # as of one sample each
+
+
 def test_an_accuracy_has_the_interval_of_its_pairs(tmp_path: Path) -> None:
     """1.96 * sqrt(.5 * .5 / 100 + .8 * .2 / 100) = .1255."""
     run = with_headline(make_run(tmp_path / "a", steps=4), "eval/reward/accuracy", "reward/accuracy")

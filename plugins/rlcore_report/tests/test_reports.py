@@ -226,7 +226,7 @@ def test_two_runs_are_compared_as_text(tmp_path: Path, capsys: pytest.CaptureFix
     (option,) = (line for line in lines if "temperature" in line)
     assert option.split() == ["gen.temperature", "1.0", "0.5"]
     (reward,) = (line for line in lines if line.startswith("reward of the last evaluation"))
-    assert reward.split()[5:] == ["20.10", "60.30", "40.20", "±", "0.4969", "3", "evaluation", "prompts", "higher"]
+    assert reward.split()[5:] == ["20.10", "60.30", "40.20", "±", "0.4969", "3", "evaluation", "rows", "higher"]
     assert any("Entropy collapsed" in line for line in lines)
 
 
