@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlcore import ops
 from rlcore.protocols import Divisible, Policy, Trunk
-from rlcore.sharding.whole import local_weights
+from rlcore.sharding import local_weights
 from rlcore_transformers.models.heads import full_precision
 from rlcore_transformers.models.speed.fused_logprobs import rows_kept_whole, score_tokens
 

@@ -135,7 +135,7 @@ def test_a_checkpoint_of_several_processes_names_the_package_that_reads_it(tmp_p
     read = """
 from pathlib import Path
 from rlcore.errors import RLCoreError
-from rlcore.sharding.tensor_file import saved_parts
+from rlcore.sharding import saved_parts
 
 assert saved_parts(Path("absent.dcp")) == {}
 try:

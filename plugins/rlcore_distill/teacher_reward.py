@@ -14,7 +14,7 @@ from rlcore.types import Trajectories
 from rlcore_distill.config import TeacherRewardConfig
 from rlcore_distill.teachers import check_same_tokens
 from rlcore_transformers.models.causal import build_causal_lm
-from rlcore_transformers.models.kind import declared
+from rlcore_transformers.models.input_layout import declared
 from rlcore_transformers.models.loading import device_named
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy

@@ -23,9 +23,8 @@ from rlcore_dpo import loss as losses
 from rlcore_dpo.config import SMOOTHED, WITHOUT_REFERENCE, DPOConfig, beta_of, smoothing_of, weights_of
 from rlcore_dpo.loss import kto_loss, mismatch
 from rlcore_dpo.reference import Reference, summed
-from rlcore_transformers.data.limits import shorter
-from rlcore_transformers.preferences.labelled_answers import LabelledSample
-from rlcore_transformers.preferences.preferences import Pair, flaw_of, stack_pairs, usable_pairs
+from rlcore_transformers.data.tokens import shorter
+from rlcore_transformers.preferences.preferences import LabelledSample, Pair, flaw_of, stack_pairs, usable_pairs
 
 ROUNDING = 1e-6
 """Relative error of the log-prob of an answer: at step 0 the policy equals its reference up to this."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlcore.components import describe_error
 from rlcore.errors import ConfigError
-from rlcore.rewards.calls import end_with_interpreter
+from rlcore.rewards.values import end_with_interpreter
 from rlcore_environments.worker import OwnThread
 
 POLL_S = 0.05

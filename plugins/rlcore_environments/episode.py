@@ -21,9 +21,8 @@ from rlcore.logging import get_logger
 from rlcore.protocols import Policy, Turn
 from rlcore.safe_text import shorten
 from rlcore.types import Episodes, Prompt, Trajectories
-from rlcore_environments.answers import LARGEST_REWARD, Answer, BadAnswer, to_metric
+from rlcore_environments.answers import LARGEST_REWARD, Answer, BadAnswer, Factory, check_environment, to_metric
 from rlcore_environments.calls import CallTooLate, finished, thread_advice
-from rlcore_environments.factory import Factory, check_environment
 from rlcore_environments.process import ProcessDied, RemoteError
 from rlcore_environments.worker import OwnThread, place_of
 

@@ -17,9 +17,9 @@ from rlcore.protocols import PromptPipeline, Sampler
 from rlcore.sampling import derive_seeds
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.types import Prompt, Sample
+from rlcore_environments.answers import Factory, check_methods, factory_of
 from rlcore_environments.calls import Calls, finished
 from rlcore_environments.dialogue import Dialogue
-from rlcore_environments.factory import Factory, check_methods, factory_of
 from rlcore_environments.openings import (
     SEED,
     Curriculum,

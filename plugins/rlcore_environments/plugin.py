@@ -18,7 +18,7 @@ def register_rewards(register: Register) -> None:
     """Register the reward that a run with an environment uses."""
     register(
         "environment",
-        "rlcore_environments.reward:environment_reward",
+        "rlcore_environments.recorded:environment_reward",
         summary="what the environment of the run gave, turn by turn",
     )
 

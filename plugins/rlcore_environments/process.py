@@ -27,8 +27,8 @@ from rlcore.child import ChildProcess, tail
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
 from rlcore.safe_text import show
+from rlcore_environments.answers import Factory, check_methods, check_tools, stated
 from rlcore_environments.calls import CallTooLate, Limit, allow_more
-from rlcore_environments.factory import Factory, check_methods, check_tools, stated
 from rlcore_environments.worker import STATED, plain_value
 
 WORKER = Path(__file__).with_name("worker.py")

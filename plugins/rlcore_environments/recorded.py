@@ -8,6 +8,8 @@ environment's.
 
 Also in this file: an example of an episode without a model, for `rlcore preview`: the turns are texts of the author, or
 ours.
+
+Also in this file: the reward `environment`: what the environment of a run gave, one number for each chosen token.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from rlcore.types import Prompt, Sample, Trajectories
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import TOKENS, TOOLS
 from rlcore_transformers.data.chat import template_variables
-from rlcore_transformers.data.limits import truncated
 from rlcore_transformers.data.sources import load_source
 from rlcore_transformers.data.tokens import (
     encode,
@@ -37,13 +38,13 @@ from rlcore_transformers.data.tokens import (
     missing_opening,
     opening_tokens,
     special_ids,
+    truncated,
 )
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rlcore.settings import DataConfig
-
 
 log = get_logger("environments")
 _COUNTS_CALLS = "episode/tool_calls"
@@ -276,3 +277,27 @@ def to_sample(batch: Trajectories) -> Sample:
     """Return the first of a batch of episodes as a sample, whose chosen tokens are those of the policy."""
     kept = batch.mask[0]
     return Sample(tuple(batch.tokens[0][kept].tolist()), tuple(batch.action_mask[0][kept].tolist()))
+
+
+class EnvironmentReward:
+    """Returns the rewards that the environment gave, each at the last token of its turn.
+
+    A run with `data.environment` uses it without being told; name it in `data.reward_fn` to change its weight.
+    """
+
+    def __call__(self, environment_rewards: Sequence[list[float]]) -> list[list[float]]:
+        """Return the rewards of B episodes."""
+        return list(environment_rewards)
+
+    def open(self, run: Any) -> None:
+        """Let the sampler of episodes follow the run."""
+        if (follow := getattr(run.sampling.sampler, "follow", None)) is not None:
+            follow(run)
+
+    @staticmethod
+    def example_outputs() -> dict[str, list[float]]:
+        """Return what the laws of rewards pass in place of texts: twelve episodes with one reward each."""
+        return {"environment_rewards": [k / 4 for k in range(12)]}
+
+
+environment_reward = EnvironmentReward()

@@ -23,10 +23,10 @@ from rlcore.ranks import Ranks
 from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes, Prompt
+from rlcore_environments.answers import Factory
 from rlcore_environments.calls import Calls
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import FAILED, SUCCESS, Episode, Numbers, to_batch
-from rlcore_environments.factory import Factory
 from rlcore_environments.openings import Curriculum
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.play import EpisodesFailed, Failures, Play, ToolErrors

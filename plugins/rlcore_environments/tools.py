@@ -16,8 +16,8 @@ from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
 from rlcore.safe_text import shorten, show
+from rlcore_environments.answers import check_tools
 from rlcore_environments.calls import Calls, CallTooLate, allow_more, finished, runs_inline
-from rlcore_environments.factory import check_tools
 from rlcore_environments.mcp_tools import OPTION, McpServer, McpSession, ServerGone, ToolFailed, server_of
 from rlcore_environments.options import ToolOptions
 from rlcore_environments.tool_calls import wrong_argument

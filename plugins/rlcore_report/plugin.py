@@ -12,7 +12,7 @@ from rlcore.hookspecs import Register
 if TYPE_CHECKING:
     from rlcore.components import Component
     from rlcore.protocols import RunView
-    from rlcore_report.step_size_watch import StepSizeWatch
+    from rlcore_report.health.step_size import StepSizeWatch
 
 _watches: dict[RunView, StepSizeWatch] = {}
 """The runs of this process that are going on; there are several if a reward function starts a run."""
@@ -28,12 +28,12 @@ def register_commands(register: Register) -> None:
     )
     register(
         "compare",
-        "rlcore_report.compare_command:command",
+        "rlcore_report.report_command:compare",
         summary="print how two runs differ: options, metrics, verdicts",
     )
     register(
         "rollouts",
-        "rlcore_report.rollouts.rollouts_command:command",
+        "rlcore_report.rollouts:command",
         summary="print the rollouts or completions of a run",
     )
 
@@ -42,7 +42,7 @@ def register_commands(register: Register) -> None:
 def on_run_start(run: RunView) -> None:
     """Begin to watch the size of the steps, on process 0."""
     if run.ranks.is_main:
-        from rlcore_report.step_size_watch import StepSizeWatch
+        from rlcore_report.health.step_size import StepSizeWatch
 
         _watches[run] = StepSizeWatch(run.total_steps)
 
@@ -58,7 +58,7 @@ def on_step(run: RunView, metrics: Mapping[str, float]) -> None:
         record_machine(run)
     verdict = watch.step(run.step, metrics) if watch is not None else None
     if verdict is not None:
-        from rlcore_report.step_size_watch import warn
+        from rlcore_report.health.step_size import warn
 
         warn(run, verdict)
 

@@ -27,8 +27,7 @@ from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
 from rlcore.safe_text import visible
 from rlcore_report.metric_groups import Series, read_series
-from rlcore_report.run_files import LARGEST_FILE, head_of, read_whole
-from rlcore_report.stamps import list_stamp
+from rlcore_report.run_files import LARGEST_FILE, head_of, list_stamp, read_whole
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView

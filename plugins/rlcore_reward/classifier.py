@@ -29,9 +29,9 @@ from rlcore.logging import get_logger
 from rlcore.ops import is_stochastic
 from rlcore.types import to_device
 from rlcore_transformers.models import loading
+from rlcore_transformers.models.forward import ModelModule
 from rlcore_transformers.models.freezing import is_encoder_decoder, vocabulary_size
 from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
-from rlcore_transformers.models.model_module import ModelModule
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig, TransformerConfig
 from rlcore_transformers.models.peft.inject import activate, attach, heads_of, unwrap
 from rlcore_transformers.models.speed import TechniqueRefused

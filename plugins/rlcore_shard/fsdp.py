@@ -1,7 +1,7 @@
 """Every process keeps a part of each weight, gradient and moment: torch's FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
 Two modules share the weights. The policy's own module runs without gradients, on whole weights that are gathered when
-they are needed and freed before the next gradient (`rlcore_shard.shards`). A copy of it, cut into parts, runs with
+they are needed and freed before the next gradient (`rlcore_shard.zero`). A copy of it, cut into parts, runs with
 gradients: each block is gathered before it runs and freed after it. The number of passes with gradients is the same on
 every process, as collective operations require; that of passes without gradients need not be.
 
@@ -26,11 +26,18 @@ from rlcore.errors import ConfigError, RanksError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
-from rlcore.sharding.tensor_file import SavedTensor
-from rlcore.sharding.whole import load_optimizer
+from rlcore.sharding import SavedTensor, load_optimizer
 from rlcore_shard.block_passes import norms_of, shared_weights
-from rlcore_shard.divisible import DivisibleLearner, StepsParts, copy_of, divisible, open_process_group, run_divided
-from rlcore_shard.shards import Cut, Shards
+from rlcore_shard.zero import (
+    Cut,
+    DivisibleLearner,
+    Shards,
+    StepsParts,
+    copy_of,
+    divisible,
+    open_process_group,
+    run_divided,
+)
 
 
 class FullySharded(StepsParts):

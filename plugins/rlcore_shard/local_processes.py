@@ -5,30 +5,83 @@ others lose it, the earliest is printed, and its exit code is that of the comman
 
 Also in this file: what `accelerate launch` was told to shard, which a run does by options of its own, or refuses; what
 a run with several processes calls: to start them, to accept what their launcher was told, to watch them.
+
+Also in this file: end a process that torchrun, `accelerate launch` or `run.processes` started once that launcher has
+ended.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import json
 import logging
 import os
 import signal
 import sys
 import tempfile
+import threading
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from rlcore.cli import STARTED
 from rlcore.errors import RanksError
 from rlcore.ranks import SHARDING, is_set
 from rlcore.safe_text import write
 from rlcore.settings import TrainConfig
-from rlcore_shard.launcher import follow_launcher
 
 if TYPE_CHECKING:
     from rlcore.ranks import Watchdog
+
+POLL_S = 0.25
+SAVE_S = 4.0
+"""How long a process may take to finish its step and save once its launcher has ended."""
+
+_followers: set[int] = set()  # of process ids, since a fork inherits this set and not the thread
+_stop: list[Callable[[], None]] = []
+
+
+def follow_launcher() -> None:
+    """Start the thread that waits for the end of the launcher, once in a process that has one."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.getpid() not in _followers:
+        _followers.add(os.getpid())
+        threading.Thread(target=_follow, args=(os.getppid(),), name="rlcore-launcher", daemon=True).start()
+
+
+def when_alone(stop: Callable[[], None]) -> None:
+    """Call `stop` from another thread when the launcher has ended; it replaces the function of an earlier run."""
+    _stop[:] = [stop]
+
+
+def leave(what: str) -> NoReturn:
+    """Request a stop, so that the run saves if it can, and end this process `SAVE_S` seconds later.
+
+    Args:
+        what: what has ended.
+    """
+    # Ends the process also while a library holds the interpreter's lock, or the interpreter itself is ending.
+    faulthandler.dump_traceback_later(SAVE_S, exit=True, file=_nowhere())
+    rank = os.environ.get("RANK", "?")
+    os.write(2, f"rank {rank}: {what} has ended: saving if the step ends in time; ends within {SAVE_S:g} s\n".encode())
+    for stop in _stop:
+        stop()
+    time.sleep(SAVE_S)
+    os._exit(1)
+
+
+@functools.cache
+def _nowhere() -> IO[str]:
+    """Return an open file that keeps nothing, for the traceback that faulthandler writes."""
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def _follow(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(POLL_S)
+    leave(f"its launcher (process {launcher})")
 
 
 PATIENCE_S = 10**5
@@ -161,8 +214,6 @@ def accept_launch(config: TrainConfig) -> None:
         RanksError: the launcher was told to divide the model in a way that the options do not name, or the options name
             a cluster, whose processes the launcher has not started.
     """
-    from rlcore_shard.local_processes import accept_sharding
-
     several = os.environ.get("WORLD_SIZE", "1") != "1"
     if config.run.cluster and several and STARTED not in os.environ:
         raise RanksError(

@@ -26,7 +26,7 @@ from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: i
 
 from rlcore.logging import get_logger
 from rlcore.ranks import Watchdog
-from rlcore_shard.launcher import leave, when_alone
+from rlcore_shard.local_processes import leave, when_alone
 
 LONGEST_PERIOD_S = 1.0
 SILENT_PERIODS = 2.5

@@ -27,7 +27,7 @@ MODULES = {
     "trainers": "rlcore_testing.laws.trainers",
     "pipelines": "rlcore_testing.laws.pipelines",
     "architectures": "rlcore_testing.laws.architectures",
-    "scorers": "rlcore_testing.laws.scorers",
+    "scorers": "rlcore_testing.laws.rewards",
     "learners": "rlcore_testing.laws.learners",
     "rollout_stores": "rlcore_testing.laws.stores",
     "loggers": "rlcore_testing.laws.loggers",
@@ -35,9 +35,9 @@ MODULES = {
     "rewards": "rlcore_testing.laws.rewards",
     "optimizers": "rlcore_testing.laws.optimizers",
     "schedulers": "rlcore_testing.laws.schedulers",
-    "shardings": "rlcore_testing.laws.shardings",
+    "shardings": "rlcore_testing.laws.learners",
     "environments": "rlcore_testing.laws.environments",
-    "commands": "rlcore_testing.laws.commands",
+    "commands": "rlcore_testing.laws.dist",
 }
 """Kind of law → module that defines its laws."""
 

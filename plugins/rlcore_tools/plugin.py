@@ -31,7 +31,7 @@ def register_commands(register: Register) -> None:
     )
     register(
         "preview",
-        "rlcore_tools.preview_command:command",
+        "rlcore_tools.shown_rows:command",
         summary="show the rows of a configuration as tokens: what is trained, sampled, dropped and truncated",
     )
     register(
@@ -51,7 +51,7 @@ def register_commands(register: Register) -> None:
     )
     register(
         "push",
-        "rlcore_tools.hub.push_command:command",
+        "rlcore_tools.hub:command",
         summary="upload the trained model of a run to the Hugging Face hub",
     )
     register(
@@ -73,7 +73,7 @@ def on_run_start(run: RunView) -> None:
 @hookimpl
 def on_export(run: RunView, folder: Path) -> None:
     """Write the model card into the folder of a trained model."""
-    from rlcore_tools.hub.model_card import write_card
+    from rlcore_tools.hub import write_card
 
     write_card(run, folder)
 
@@ -81,9 +81,9 @@ def on_export(run: RunView, folder: Path) -> None:
 @hookimpl(trylast=True)  # so that another package's takes precedence
 def find_uploader() -> Uploader:
     """Return the module that uploads models to the Hugging Face hub."""
-    from rlcore_tools.hub import hub_upload
+    from rlcore_tools import hub
 
-    return hub_upload
+    return hub
 
 
 @hookimpl(trylast=True)  # so that another package's takes precedence

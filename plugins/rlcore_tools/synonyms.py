@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from rlcore.config.synonyms import Synonym
+from rlcore.config.yaml_files import Synonym
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

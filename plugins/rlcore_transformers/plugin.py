@@ -108,15 +108,15 @@ def register_architectures(register: Register) -> None:
         "rlcore_transformers.models.causal:build_causal_lm",
         config="rlcore_transformers.models.model_options:CausalLMConfig",
         summary="any AutoModelForCausalLM, with the heads and reference that the algorithm requests",
-        fits="rlcore_transformers.models.kind:fits_causal_lm",
+        fits="rlcore_transformers.models.input_layout:fits_causal_lm",
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
     )
     register(
         "seq2seq_lm",
-        "rlcore_transformers.models.seq2seq:build_seq2seq_lm",
+        "rlcore_transformers.models.causal:build_seq2seq_lm",
         config="rlcore_transformers.models.model_options:Seq2SeqLMConfig",
         summary="any AutoModelForSeq2SeqLM; the encoder reads the prompt, the decoder the output",
-        fits="rlcore_transformers.models.kind:fits_seq2seq_lm",
+        fits="rlcore_transformers.models.input_layout:fits_seq2seq_lm",
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
     )
 
@@ -162,7 +162,7 @@ def wrap_component(component: Component[Any], config: TrainConfig | None) -> Cal
     is_own = component.kind == "architectures" and component.dist == "rlcore-transformers"
     if not is_own or config is None or config.run.shard not in ("fsdp", "tp", "zero3"):
         return None
-    from rlcore_transformers.models import start
+    from rlcore_transformers.models import freezing
 
-    start.expect(config.model.get("path"))
-    return start.forget
+    freezing.expect(config.model.get("path"))
+    return freezing.forget

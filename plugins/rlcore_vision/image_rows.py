@@ -1,4 +1,8 @@
-"""Put the images of a row where its texts and conversations show them."""
+"""Put the images of a row where its texts and conversations show them.
+
+Also in this file: the reward `vision_reward_model` where rlcore-reward is not installed: an error that names the
+package; light.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlcore.errors import DataError
+from rlcore.config import config, option
+from rlcore.errors import ConfigError, DataError
 from rlcore.safe_text import shorten
 from rlcore.types import is_conversation
-from rlcore_transformers.data.image_parts import IMAGE_COLUMNS, is_image
+from rlcore_transformers.data.messages import IMAGE_COLUMNS, is_image
 
 if TYPE_CHECKING:
     from rlcore_vision.image_store import ImageStore
@@ -223,3 +228,42 @@ def _put_first(messages: list[dict[str, Any]], tokens: list[int], where: str) ->
             return
     roles = shorten([message["role"] for message in messages])
     raise DataError(f"{where}: the row has images, and no message of the user to show them in (roles: {roles})")
+
+
+OPTIONS = (
+    "path", "tokenizer", "batch_size", "dtype", "device", "max_length", "trust_remote_code", "revision", "allow_urls",
+    "image_cache_gb",
+)  # fmt: skip
+"""Names of the reward's options, which are accepted here so that the error is about the package."""
+
+
+NEEDS = (
+    "vision_reward_model needs the package rlcore-reward, which is not installed: pip install 'rlcore-vision[reward]' "
+    "(in a clone of rlcore: pip install ./plugins/rlcore_transformers ./plugins/rlcore_reward)"
+)
+
+
+def _refuse(_: object) -> None:
+    raise ConfigError(NEEDS)
+
+
+def _make_options() -> Any:
+    defaults = {name: option(None, "an option of the reward, whose package is not installed") for name in OPTIONS}
+    others = {"__annotations__": dict.fromkeys(OPTIONS, Any), "__module__": __name__, "__attrs_post_init__": _refuse}
+    return config(type("MissingOptions", (), {**defaults, **others, "__doc__": "Options that are never read."}))
+
+
+MissingOptions: Any = _make_options()
+"""Options that raise a `ConfigError` when they are set, before the run loads its model."""
+
+
+class MissingReward:
+    """A reward that cannot be built, since its options cannot."""
+
+    def __init__(self, config: object) -> None:
+        _refuse(config)
+
+    def __call__(self, outputs: list[str]) -> list[float]:
+        """Return nothing; there is no object with this method."""
+        del outputs
+        raise ConfigError(NEEDS)

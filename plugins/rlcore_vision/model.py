@@ -2,11 +2,14 @@
 
 Also in this file: the kind of models that read texts and images, and which models are of this kind; the policy that
 sees: one of rlcore-transformers that keeps small copies of the images of its run's completions.
+
+Also in this file: small copies of the images that prompts of completions show, in the run's folder, for its report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,28 +17,89 @@ import torch
 from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-from rlcore.errors import ModelError
+from rlcore.errors import DataError, ModelError
 from rlcore.logging import get_logger
 from rlcore.ops import eval_mode
 from rlcore.protocols import HeadBuilder
+from rlcore.types import Trajectories
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.freezing import FROZEN
-from rlcore_transformers.models.kind import FURTHER, Kind, declared
+from rlcore_transformers.models.input_layout import FURTHER, Kind, declared
 from rlcore_transformers.models.peft.adapters import find_adapters, keep_reference
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary, make_value, prepare
 from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.speed import SpeedReport
 from rlcore_transformers.models.tokenizers import carry_special_tokens
-from rlcore_vision.image_store import ImageStore
+from rlcore_vision.image_rows import MARK
+from rlcore_vision.image_store import FIRST, STORES, ImageStore
 from rlcore_vision.options import VisionLanguageConfig
 from rlcore_vision.seeing import SeeingLayout, let_see, require_own_reading, require_same_images
-from rlcore_vision.thumbnails import copy_images, copy_of_completions, images_of
 from rlcore_vision.tokenizer import Seeing, TextsOnly, read_processor
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
-    from rlcore.types import Trajectories
+
+FOLDER = "thumbnails"
+"""Folder in the run's folder; a file is called as its image in prompts: `<image:4f0c21a9>` is 4f0c21a9.png."""
+SIDE = 96
+MAX_BYTES = 2_000_000
+"""Bytes of all files of a run; images beyond them are named only."""
+MAX_ROWS = 64
+"""Rows of a batch of rollouts whose images are copied; a report shows as many."""
+TAIL = 2**20
+"""Bytes at the end of completions.jsonl that are searched for images."""
+
+
+def images_of(batch: Trajectories) -> list[int]:
+    """Return the numbers of the images of the first rows of a batch."""
+    tokens = batch.tokens[:MAX_ROWS]
+    found: list[int] = tokens[tokens >= FIRST].unique().tolist()
+    return found
+
+
+def copy_images(run_dir: Path, numbers: Iterable[int]) -> None:
+    """Copy images, given by their numbers."""
+    _copy(run_dir / FOLDER, dict.fromkeys(numbers))
+
+
+def copy_of_completions(run_dir: Path) -> None:
+    """Copy the images of the last completions of evaluations."""
+    path = run_dir / "completions.jsonl"
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL))
+        text = file.read().decode("utf-8", errors="replace")
+    _copy(run_dir / FOLDER, (int(digits, 16) for digits in dict.fromkeys(MARK.findall(text))))
+
+
+def _copy(folder: Path, tokens: Iterable[int]) -> None:
+    room = MAX_BYTES - sum(file.stat().st_size for file in folder.glob("*.png"))
+    for token in tokens:
+        file = folder / f"{token:08x}.png"
+        content = b"" if file.exists() else _thumbnail(token)
+        if len(content) > room:
+            return
+        if content:
+            folder.mkdir(exist_ok=True)
+            file.write_bytes(content)
+            room -= len(content)
+
+
+def _thumbnail(token: int) -> bytes:
+    """Return an image as a small PNG; nothing if it cannot be opened any more, or would have to be downloaded."""
+    store = next((each for each in STORES if token in each), None)
+    if store is None or str(store[token].source).startswith(("http://", "https://")):
+        return b""
+    try:
+        image = store.open(token)
+    except DataError:
+        return b""
+    image.thumbnail((SIDE, SIDE))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
 
 
 class SeeingPolicy(ModelPolicy):

@@ -21,7 +21,7 @@ def register_architectures(register: Register) -> None:
     )
     register(
         "vision_scorer",
-        "rlcore_vision.scorer:build_vision_scorer",
+        "rlcore_vision.reward.reward_model:build_vision_scorer",
         config="rlcore_vision.options:VisionLanguageConfig",
         summary="a model that sees, with a score of whole sequences: a reward model for images, of the trainer reward",
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
@@ -31,7 +31,7 @@ def register_architectures(register: Register) -> None:
 @hookimpl
 def register_rewards(register: Register) -> None:
     """Register the reward of models that see, or, without the package of the extra `reward`, an error that names it."""
-    target, options = "rlcore_vision.missing_reward:MissingReward", "rlcore_vision.missing_reward:MissingOptions"
+    target, options = "rlcore_vision.image_rows:MissingReward", "rlcore_vision.image_rows:MissingOptions"
     if find_spec("rlcore_reward") is not None:
         target = "rlcore_vision.reward.reward_model:VisionRewardModel"
         options = "rlcore_vision.reward.config:VisionRewardConfig"

@@ -17,7 +17,7 @@ from rlcore.config.yaml_files import existing_path
 from rlcore.errors import DataError, ModelError
 from rlcore.logging import get_logger
 from rlcore.types import is_conversation
-from rlcore_transformers.data.image_parts import holds_images, is_image, shows_image
+from rlcore_transformers.data.messages import holds_images, is_image, shows_image
 from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
 from rlcore_transformers.models.tokenizers import load_tokenizer
 from rlcore_vision.image_rows import TOKEN, place_images
@@ -44,7 +44,7 @@ class Seeing:
         return place_images(self.images, row, column, where)
 
     def check_truncated(self, tokens: Sequence[int], kept: Sequence[int], where: str) -> None:
-        """Refuse a truncation that removes an image from a prompt (`rlcore_transformers.data.limits.Truncatable`)."""
+        """Refuse a truncation that removes an image from a prompt (`rlcore_transformers.data.tokens.Truncatable`)."""
         shown, left = (sum(token in self.images for token in each) for each in (tokens, kept))
         if left < shown:
             raise DataError(

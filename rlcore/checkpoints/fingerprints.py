@@ -23,7 +23,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from rlcore.config.plain import to_json, to_plain
+from rlcore.config.options import to_json, to_plain
 from rlcore.errors import DataError
 from rlcore.safe_text import is_secret
 from rlcore.types import Prompt, Sample, SampleReward

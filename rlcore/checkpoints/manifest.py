@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rlcore.config.plain import to_json, to_plain
+from rlcore.config.options import to_json, to_plain
 from rlcore.errors import CheckpointError, DamagedCheckpoint
 
 FILE_NAME = "manifest.json"

@@ -6,7 +6,7 @@
 <root>/<name>/rollouts.jsonl     training samples, in the same format, as many as `run.rollouts` selects
 <root>/<name>/end.json           how the run ended; missing while it goes on, and if its process was killed
 <root>/<name>/report.html        a page of curves, completions and health verdicts, if a plugin writes one
-<root>/<name>/checkpoints/       see `rlcore.checkpoints.checkpoint`
+<root>/<name>/checkpoints/       see `rlcore.checkpoints.state`
 <root>/<name>/start/             the model before training, if a run needs it again and cannot load it by name
 <root>/<name>/model/             the last policy, for transformers' `from_pretrained`
 <root>/<name>/profile/           timings of the run's phases, see `rlcore.profiling`
@@ -33,7 +33,7 @@ from typing import Any
 import attrs
 
 from rlcore.checkpoints.manifest import MISSING, unreadable
-from rlcore.config.plain import from_json, to_plain
+from rlcore.config.options import from_json, to_plain
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import ConfigError, RunExists
 from rlcore.logging import get_logger

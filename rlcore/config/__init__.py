@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from rlcore.config.options import Row, config, describe, evolve, option
-from rlcore.config.plain import merge, unstructure
+from rlcore.config.options import Row, config, describe, evolve, merge, option, unstructure
 from rlcore.config.structure import structure
-from rlcore.config.synonyms import index_options
-from rlcore.config.yaml_files import ConfigOnly, dump_yaml, load_yaml, parse_overrides, path_named
+from rlcore.config.yaml_files import ConfigOnly, dump_yaml, index_options, load_yaml, parse_overrides, path_named
 from rlcore.errors import Problems
 
 __all__ = [

@@ -25,7 +25,7 @@ from rlcore.config.options import (
     range_error,
     section_class,
 )
-from rlcore.config.synonyms import unknown_name
+from rlcore.config.yaml_files import unknown_name
 from rlcore.errors import ConfigError
 from rlcore.safe_text import HIDDEN, is_secret, show
 

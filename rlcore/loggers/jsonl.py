@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlcore.config.plain import to_json
+from rlcore.config.options import to_json
 from rlcore.logging import get_logger
 from rlcore.protocols import RunView
 

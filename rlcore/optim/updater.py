@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.data.order import OrderedRows
+from rlcore.data.text import OrderedRows
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.ops import eval_mode
@@ -24,7 +24,7 @@ from rlcore.protocols import Learner, Policy, Sharding
 from rlcore.ranks import Ranks
 from rlcore.ranks.rounds import Round, micro_batches
 from rlcore.settings import OptimizerConfig
-from rlcore.sharding.whole import WholeModel, by_block
+from rlcore.sharding import WholeModel, by_block
 from rlcore.types import Metrics, Sample, Trajectories, stack_samples
 
 

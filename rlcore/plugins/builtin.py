@@ -62,7 +62,7 @@ def _table() -> dict[str, Any]:
 
 
 COMMANDS = (
-    ("train", "rlcore.cli.train:command", "train with the configuration of a YAML file"),
+    ("train", "rlcore.cli.parser:command", "train with the configuration of a YAML file"),
     (
         "list-plugins",
         "rlcore.cli.list_plugins:command",
@@ -93,7 +93,7 @@ def register_loggers(register: Register) -> None:
 @hookimpl
 def register_shardings(register: Register) -> None:
     """Register the strategy that divides nothing."""
-    register("none", "rlcore.sharding.whole:build_none", summary="every process has the whole model")
+    register("none", "rlcore.sharding:build_none", summary="every process has the whole model")
 
 
 @hookimpl

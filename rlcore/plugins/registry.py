@@ -16,7 +16,7 @@ import attrs
 
 from rlcore import errors
 from rlcore.components import KINDS, Component, normalise
-from rlcore.config.synonyms import find_synonym
+from rlcore.config.yaml_files import find_synonym
 from rlcore.plugins.builtin import Published, how_to_install, published
 from rlcore.plugins.discovery import Discovery, Plugin, discover
 from rlcore.plugins.metadata import is_on, selection

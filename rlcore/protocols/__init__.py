@@ -30,8 +30,17 @@ from rlcore.protocols.pipeline import (
     Tokenizer,
     Turn,
 )
-from rlcore.protocols.run_views import Command, Logger, RunView
-from rlcore.protocols.sharding import Divisible, ParallelFiles, Processes, Sharding, StagedFiles, Uploader
+from rlcore.protocols.run_views import (
+    Command,
+    Divisible,
+    Logger,
+    ParallelFiles,
+    Processes,
+    RunView,
+    Sharding,
+    StagedFiles,
+    Uploader,
+)
 
 __all__ = [
     "Architecture", "Command", "DecodeStep", "Decoder", "DecoderRequest", "Divisible", "Environment",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
-    from rlcore.rewards.calls import CallTooLong, call_within
     from rlcore.rewards.combine import RewardBatch, Rewards, Scored
+    from rlcore.rewards.values import CallTooLong, call_within
 
 __all__ = [
     "CallTooLong",
@@ -20,7 +20,7 @@ __all__ = [
 
 _HOMES = {
     "rlcore.rewards.combine": ("RewardBatch", "Rewards", "Scored"),
-    "rlcore.rewards.calls": ("CallTooLong", "call_within"),
+    "rlcore.rewards.values": ("CallTooLong", "call_within"),
 }
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

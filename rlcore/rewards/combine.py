@@ -19,9 +19,8 @@ from rlcore.errors import DataError, RewardError
 from rlcore.profiling import timed
 from rlcore.protocols import Tokenizer
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
-from rlcore.rewards.calls import Call
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
-from rlcore.rewards.values import LARGEST_REWARD, read_rewards
+from rlcore.rewards.values import LARGEST_REWARD, Call, read_rewards
 from rlcore.types import Episodes, Prompt, Trajectories, tensor_on
 
 

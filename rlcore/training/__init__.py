@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
-    from rlcore.data.order import Order, OrderedRows
+    from rlcore.data.text import Order, OrderedRows
     from rlcore.ops import disable_dropout, eval_mode
     from rlcore.optim.updater import Loss, Meter, Updater, validate
     from rlcore.ranks.rounds import Round, micro_batches
     from rlcore.rewards.combine import Scored
-    from rlcore.sharding.whole import by_block
+    from rlcore.sharding import by_block
     from rlcore.training.evaluate import measure_outputs, summarise
     from rlcore.training.rollout import MemoryStore
     from rlcore.training.rollout_stats import check_logprob_gap, rollout_health, warn_of_bias, weight_metrics
@@ -48,12 +48,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rlcore.data.order": ("Order", "OrderedRows"),
+    "rlcore.data.text": ("Order", "OrderedRows"),
     "rlcore.ops": ("disable_dropout", "eval_mode"),
     "rlcore.optim.updater": ("Loss", "Meter", "Updater", "validate"),
     "rlcore.ranks.rounds": ("Round", "micro_batches"),
     "rlcore.rewards.combine": ("Scored",),
-    "rlcore.sharding.whole": ("by_block",),
+    "rlcore.sharding": ("by_block",),
     "rlcore.training.evaluate": ("measure_outputs", "summarise"),
     "rlcore.training.rollout_stats": ("check_logprob_gap", "rollout_health", "warn_of_bias", "weight_metrics"),
     "rlcore.training.run": ("Run",),

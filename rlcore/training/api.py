@@ -14,9 +14,9 @@ import attrs
 from rlcore.checkpoints.manifest import remove_weights, write_manifest
 from rlcore.components import Component
 from rlcore.config import Problems, load_yaml, merge, structure, unstructure
-from rlcore.config.plain import MAX_DEPTH, is_too_deep
+from rlcore.config.options import MAX_DEPTH, is_too_deep
 from rlcore.config.structure import structure_valid
-from rlcore.config.synonyms import explain_arguments
+from rlcore.config.yaml_files import explain_arguments
 from rlcore.errors import ConfigError, PluginError
 from rlcore.loggers import main_metrics
 from rlcore.logging import check_environment, get_logger
@@ -26,7 +26,7 @@ from rlcore.plugins.registry import all_registries
 from rlcore.protocols import Policy
 from rlcore.safe_text import shorten, visible
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
-from rlcore.sharding.whole import streaming
+from rlcore.sharding import streaming
 from rlcore.training.build import Assembly, assemble
 from rlcore.training.evaluate import refuse_sweeps, sweeps_in
 from rlcore.training.inputs import DATA_INPUTS, Inputs, observers_by_name, split_loggers

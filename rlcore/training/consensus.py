@@ -27,7 +27,7 @@ from rlcore.checkpoints.fingerprints import (
 )
 from rlcore.checkpoints.identity import ABSENT, TIME, TIME_VARIABLES, flatten
 from rlcore.config import unstructure
-from rlcore.config.plain import to_json
+from rlcore.config.options import to_json
 from rlcore.data.user_code import load_reference
 from rlcore.errors import RanksError, RLCoreError
 from rlcore.logging import get_logger

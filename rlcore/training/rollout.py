@@ -1,7 +1,7 @@
 """Sample and score a round, with reward functions running while the policy is still sampling, and store rollouts.
 
 If the sampler reports finished sub-batches, a worker thread scores them while sampling continues. Plain functions run
-there one after another; coroutines run concurrently on the event loop of `rlcore.rewards.calls`. The thread ends with
+there one after another; coroutines run concurrently on the event loop of `rlcore.rewards.values`. The thread ends with
 the call.
 
 Also in this file: the log of sampled completions: rollouts.jsonl in the run's folder, one line for each.
@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import attrs
 import torch
 
-from rlcore.config.plain import MAX_DEPTH
+from rlcore.config.options import MAX_DEPTH
 from rlcore.errors import EmptyStore
 from rlcore.loggers import turns_of
 from rlcore.loggers.jsonl import JsonLines
 from rlcore.logging import get_logger
 from rlcore.profiling import phase, timed
-from rlcore.rewards.calls import Call
 from rlcore.rewards.combine import RewardBatch, Rewards, Scored, Scorer, to_scored
+from rlcore.rewards.values import Call
 from rlcore.sampling import takes
 from rlcore.settings import TrainConfig
 from rlcore.types import Episodes, Prompt, Trajectories, without_none

@@ -34,8 +34,7 @@ from rlcore_reward.process_trainer import SteppedSample
 from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
-from rlcore_transformers.preferences.labelled_answers import LabelledSample
-from rlcore_transformers.preferences.preferences import Pair
+from rlcore_transformers.preferences.preferences import LabelledSample, Pair
 
 PROMPTS = [Prompt("ab", (1, 2), {"label": 1}), Prompt("c", (3,), {"label": None})]
 SAMPLES = [Sample((1, 2, 3), (False, True, True)), Sample((4, 5), (False, True))]

@@ -17,7 +17,7 @@ from rlcore.checkpoints.state import load_state, save_state
 from rlcore.config import structure
 from rlcore.errors import CheckpointError
 from rlcore.settings import TrainConfig
-from rlcore.sharding.tensor_file import SavedTensor
+from rlcore.sharding import SavedTensor
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore_testing.small import make_llama, make_tokenizer

@@ -19,8 +19,8 @@ from claiming import build, left_in, make_run
 from kill_points import fork, wait
 
 from rlcore.checkpoints import manifest as manifests
-from rlcore.checkpoints.checkpoint import Checkpoints
-from rlcore.config.plain import to_json
+from rlcore.checkpoints.state import Checkpoints
+from rlcore.config.options import to_json
 from rlcore.errors import CheckpointError, DamagedCheckpoint
 
 NOBODY = 65534

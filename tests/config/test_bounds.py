@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlcore.config import load_yaml, parse_overrides, structure
-from rlcore.config.plain import MAX_DEPTH, from_json, is_too_deep
+from rlcore.config.options import MAX_DEPTH, from_json, is_too_deep
 from rlcore.config.yaml_files import MAX_REPEATED, existing_path
 from rlcore.errors import ConfigError
 from rlcore.settings import OptimizerConfig, RunConfig

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import rlcore
-from rlcore.config import structure, synonyms
+from rlcore.config import structure, yaml_files
 from rlcore.errors import ConfigError, UnknownArgument
 from rlcore.settings import RunConfig, SamplingConfig, TrainConfig
 
 Install = Callable[[str], None]
 ACME = """
-from rlcore.config.synonyms import Synonym
+from rlcore.config.yaml_files import Synonym
 
 def find_synonym(name, kind):
     return Synonym(name, (("run.steps",),), "doubled") if (name, kind) == ("laps", "options") else None
@@ -29,14 +29,14 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
     def only(source: str) -> None:
         (tmp_path / "acme_names.py").write_text(source)
-        point = EntryPoint("names", "acme_names:find_synonym", synonyms.GROUP)
-        monkeypatch.setattr(synonyms, "entry_points", lambda group: [point])
+        point = EntryPoint("names", "acme_names:find_synonym", yaml_files.GROUP)
+        monkeypatch.setattr(yaml_files, "entry_points", lambda group: [point])
         monkeypatch.delitem(sys.modules, "acme_names", raising=False)
-        synonyms.find_synonym.cache_clear()
+        yaml_files.find_synonym.cache_clear()
 
     monkeypatch.syspath_prepend(tmp_path)
     yield only
-    synonyms.find_synonym.cache_clear()
+    yaml_files.find_synonym.cache_clear()
 
 
 @pytest.mark.parametrize("source", ["raise SystemError('no')", "def find_synonym(name, kind): raise ValueError(name)"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlcore.errors import DataError
-from rlcore_transformers.data.logit_masks import load_logit_mask
+from rlcore_transformers.data.pipelines import load_logit_mask
 
 ROWS = [[True, False, True], [False, True, True], [False, False, True]]
 WANTED = torch.tensor(ROWS)

@@ -11,12 +11,10 @@ from rlcore.errors import CheckpointError, DataError
 from rlcore.settings import DataConfig
 from rlcore.training import Order
 from rlcore_testing.small import LETTERS
-from rlcore_transformers.data.mixed_streams import open_mixed_stream
-from rlcore_transformers.data.mixture_sources import parse_mixture
-from rlcore_transformers.data.mixtures import MixedRows
+from rlcore_transformers.data.mixtures import MixedRows, open_mixed_stream
 from rlcore_transformers.data.pipelines import PROMPTS, SAMPLES
 from rlcore_transformers.data.samples import build_samples
-from rlcore_transformers.data.sources import load_source
+from rlcore_transformers.data.sources import load_source, parse_mixture
 from rlcore_transformers.preferences.preferences import build_preferences
 
 A = [{"prompt": "a" * k, "output": "x"} for k in range(1, 11)]

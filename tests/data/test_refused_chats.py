@@ -10,8 +10,7 @@ from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
-from rlcore_transformers.preferences.labelled_answers import build_unpaired
-from rlcore_transformers.preferences.preferences import build_preferences
+from rlcore_transformers.preferences.preferences import build_preferences, build_unpaired
 
 
 def test_an_error_suggests_an_option_only_if_it_is_not_set_already(byte_tokenizer):

@@ -13,8 +13,7 @@ from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
 from rlcore_transformers.data.sources import load_source
-from rlcore_transformers.preferences.labelled_answers import build_unpaired
-from rlcore_transformers.preferences.preferences import build_preferences
+from rlcore_transformers.preferences.preferences import build_preferences, build_unpaired
 
 USER, ANSWER = {"role": "user", "content": "why ?"}, {"role": "assistant", "content": "because"}
 OTHER = {"role": "assistant", "content": "the cat"}

@@ -9,8 +9,7 @@ import torch
 
 from rlcore.errors import DataError, InputsError
 from rlcore.types import Sample, SampleReward
-from rlcore_transformers.data.pipelines import SAMPLES
-from rlcore_transformers.data.sample_rewards import build_sample_rewards
+from rlcore_transformers.data.pipelines import SAMPLES, build_sample_rewards
 
 # A prompt of two tokens, an output of two, another speaker's token, an output of one; and a one-token sample.
 TALK = Sample(tokens=(1, 2, 3, 4, 5, 6), action_mask=(False, False, True, True, False, True))

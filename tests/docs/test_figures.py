@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlcore_report.profile import recorder
-from rlcore_transformers.cpu import block_cache, packed_decoder
+from rlcore_transformers.cpu import packed_decoder
+from rlcore_transformers.cpu import packed_decoder as block_cache
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.sampling import sampler
 

@@ -26,7 +26,7 @@ from rlcore import hookimpl
 from rlcore.plugins.registry import registries
 from rlcore.profiling import running
 from rlcore.training.api import train_from_config
-from rlcore_tools.plan.heap import LiveBytes
+from rlcore_tools.plan.fake_tensors import LiveBytes
 
 COLLECTIVE, LOCAL = ("c10d", "_c10d_functional"), ("wait_tensor", "wrap_tensor_autograd")
 PHASES = ("generate", "update", "checkpoint")

@@ -20,7 +20,7 @@ from rlcore import hookimpl, ops
 from rlcore.config import merge
 from rlcore.hookspecs import Register
 from rlcore.protocols import DecodeStep
-from rlcore.sharding.whole import DividedModule
+from rlcore.sharding import DividedModule
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_testing.small import EOS, VOCABULARY, make_tokenizer
 

@@ -27,8 +27,7 @@ from rlcore.checkpoints.state import divided_tensors, save_state
 from rlcore.config import merge, structure
 from rlcore.errors import RLCoreError
 from rlcore.settings import RunConfig, TrainConfig
-from rlcore.sharding.tensor_file import SavedTensor, saved_parts
-from rlcore.sharding.whole import build_none, streaming
+from rlcore.sharding import SavedTensor, build_none, saved_parts, streaming
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore_shard.parallel_files import write_parts

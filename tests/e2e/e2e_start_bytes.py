@@ -22,7 +22,7 @@ from rlcore import hookimpl
 from rlcore.plugins.registry import registries
 from rlcore.profiling import running
 from rlcore.training.api import train_from_config
-from rlcore_transformers.models import start
+from rlcore_transformers.models import freezing
 
 
 def is_in_file(tensor: torch.Tensor) -> bool:
@@ -68,7 +68,7 @@ def main() -> None:
     if values["data"].get("reward_fn"):
         values["data"]["reward_fn"] = lambda outputs, **_: [float(len(output) % 7) for output in outputs]
     if how == "usual":
-        start.expect = lambda _: None
+        freezing.expect = lambda _: None
     with Held() as live, running(live):
         note = Note(live)
         registries().discovery.hooks.register(note, name="note")

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from rlcore.config import merge, structure
 from rlcore.settings import TrainConfig
-from rlcore.sharding.whole import streaming
+from rlcore.sharding import streaming
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore_testing.small import make_llama, make_tokenizer

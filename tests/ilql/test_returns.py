@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlcore.types import Sample, SampleReward
-from rlcore_ilql.returns import Returns, read_returns
+from rlcore_ilql.trainer import Returns, read_returns
 
 SAMPLE = Sample(tokens=(1, 2, 3, 4), action_mask=(False, True, True, False))
 

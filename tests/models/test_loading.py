@@ -21,10 +21,9 @@ from rlcore.errors import ModelError
 from rlcore.ops import disable_dropout
 from rlcore.types import Trajectories
 from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
-from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.causal import build_causal_lm, build_seq2seq_lm
 from rlcore_transformers.models.loading import align, context_length, eos_token_ids, load_model
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 from rlcore_transformers.models.speed.activations import fuse_activations
 from rlcore_transformers.models.tokenizers import load_tokenizer
 

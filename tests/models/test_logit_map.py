@@ -21,9 +21,9 @@ from rlcore_ilql.config import q_heads
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.forward import predict
 from rlcore_transformers.models.input_layout import CausalLayout
-from rlcore_transformers.models.logit_map import find_logit_map
 from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.models.policy_parts import find_logit_map
 from rlcore_transformers.models.speed import TechniqueRefused, fused_logprobs
 from rlcore_transformers.models.speed.fused_logprobs import LogitMap, whole_scores
 

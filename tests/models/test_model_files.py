@@ -11,10 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
+from rlcore import sharding as tensor_file
 from rlcore.errors import CheckpointError
-from rlcore.sharding import tensor_file
-from rlcore.sharding.tensor_file import TensorFile
-from rlcore.sharding.whole import TensorStream
+from rlcore.sharding import TensorFile, TensorStream
 from rlcore_testing.small import make_gpt2, make_llama, make_t5
 from rlcore_transformers.models import hub as model_files
 

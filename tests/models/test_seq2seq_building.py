@@ -17,10 +17,9 @@ from rlcore.settings import SamplingConfig
 from rlcore.training.run_components import fitting_architecture
 from rlcore.types import Prompt, Trajectories
 from rlcore_testing.small import make_bart, make_gpt2, make_t5, make_tokenizer
-from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.causal import build_causal_lm, build_seq2seq_lm
 from rlcore_transformers.models.freezing import decoder_blocks
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlcore_testing.small import make_llama, make_tokenizer
-from rlcore_transformers.models import start
+from rlcore_transformers.models import freezing
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
 
@@ -21,7 +21,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Return the folder of a model in 16 or in 32 bits."""
     make_llama().to(request.param).save_pretrained(tmp_path)
     yield str(tmp_path)
-    start.expect(None)
+    freezing.expect(None)
 
 
 def build(folder: str, *, reference: bool = False, value_head: bool = False, **options: Any) -> Any:
@@ -37,7 +37,7 @@ def dtypes(policy: Any) -> set[torch.dtype]:
 def test_the_model_that_a_run_divides_stays_in_its_files_and_its_reference_shares_them(
     folder: str, request: pytest.FixtureRequest
 ) -> None:
-    start.expect(folder)
+    freezing.expect(folder)
     policy = build(folder, reference=True)
     assert dtypes(policy) == ({torch.bfloat16} if "bfloat16" in request.node.name else {torch.float32})
     assert set(policy.start_dtypes().values()) == {torch.float32}
@@ -48,7 +48,7 @@ def test_the_model_that_a_run_divides_stays_in_its_files_and_its_reference_share
 
 
 def test_weights_that_nothing_divides_become_those_of_the_usual_start(folder: str) -> None:
-    start.expect(folder)
+    freezing.expect(folder)
     late, usual = build(folder, reference=True), build(folder, reference=True)
     late.use_forward(late.module, autocast=nullcontext)
     assert not late.start_dtypes()
@@ -61,12 +61,12 @@ def test_weights_that_nothing_divides_become_those_of_the_usual_start(folder: st
 
 
 def test_a_model_whose_weights_are_copied_while_it_is_built_is_loaded_as_usual(folder: str) -> None:
-    start.expect(folder)
+    freezing.expect(folder)
     assert dtypes(build(folder, sampling_dtype="bfloat16")) == {torch.float32}
 
 
 def test_frozen_blocks_stay_in_the_files_and_the_reference_has_the_same_parameters(folder: str) -> None:
-    start.expect(folder)
+    freezing.expect(folder)
     late, usual = (build(folder, reference=True, unfrozen_layers=1) for _ in range(2))
     waiting = late.start_dtypes()
     assert {id(each) for each in late.model.parameters()} | set(map(id, late.frozen_parameters().values())) == {
@@ -91,7 +91,7 @@ def test_a_model_with_an_adapter_stays_in_files_of_the_dtype_that_the_run_wants(
 ) -> None:
     """In other files the first weights of the adapter would be rounded to the dtype of the files."""
     options = {"dtype": dtype, "peft": {"type": "lora", "r": 2, "target_modules": ["q_proj"]}}
-    start.expect(folder)
+    freezing.expect(folder)
     policy, usual = build(folder, reference=True, **options), build(folder, reference=True, **options)
     waiting = policy.start_dtypes()
     assert bool(waiting) is (str(request.node.callspec.params["folder"]) == f"torch.{dtype}")
@@ -104,7 +104,7 @@ def test_a_model_with_an_adapter_stays_in_files_of_the_dtype_that_the_run_wants(
 
 @pytest.mark.parametrize("options", [{"value_layers": 1}, {"critic": "copy"}])
 def test_blocks_that_are_copied_for_the_value_function_stay_in_the_files(options: dict[str, Any], folder: str) -> None:
-    start.expect(folder)
+    freezing.expect(folder)
     late, usual = (build(folder, value_head=True, reference=True, **options) for _ in range(2))
     held = {each.data_ptr() for each in late.model.parameters()}
     copied = [name for name, each in late.module.value.named_parameters() if each.data_ptr() in held]
@@ -125,20 +125,20 @@ def test_blocks_that_are_copied_for_the_value_function_stay_in_the_files(options
 
 def test_blocks_over_which_saved_heads_are_written_are_loaded_as_usual(folder: str, tmp_path: Path) -> None:
     build(folder, value_head=True, value_layers=1).save_pretrained(tmp_path / "saved")
-    start.expect(tmp_path / "saved")
+    freezing.expect(tmp_path / "saved")
     policy = build(str(tmp_path / "saved"), value_head=True, value_layers=1)
     assert not policy.start_dtypes()
 
 
 def test_a_model_that_no_run_divides_is_loaded_as_usual(folder: str) -> None:
-    start.expect(None)
+    freezing.expect(None)
     assert dtypes(build(folder)) == {torch.float32}
-    start.expect(folder)
-    assert start.forget(folder) == folder
+    freezing.expect(folder)
+    assert freezing.forget(folder) == folder
     assert dtypes(build(folder)) == {torch.float32}
 
 
 def test_buffers_that_depend_on_the_dtype_are_those_of_the_usual_start() -> None:
     model: Any = make_llama().to(torch.bfloat16)
     model.register_buffer("scale", torch.ones(1, dtype=torch.bfloat16))
-    assert not start.mark(model, "float32")
+    assert not freezing.mark(model, "float32")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlcore.types import Trajectories
-from rlcore_ppo.shaping import KLCoefficient, ScoreScale, bound, token_scores
+from rlcore_ppo.trainer import KLCoefficient, ScoreScale, bound, token_scores
 
 T, F = True, False
 

@@ -12,7 +12,7 @@ from reward_asking import ask, by_label, by_output
 
 from rlcore.config import structure
 from rlcore.errors import ConfigError, RewardError
-from rlcore.rewards.calls import call_within
+from rlcore.rewards.values import call_within
 from rlcore.settings import RunConfig
 
 LATE = r"^reward function '{}' \(step 3, batch of 3\) did not return within run.reward_timeout_s = 5 seconds; raise "

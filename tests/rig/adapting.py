@@ -10,10 +10,9 @@ from transformers import PreTrainedModel
 from rlcore.types import Trajectories
 from rlcore_ilql.config import q_heads
 from rlcore_testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
-from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.causal import build_causal_lm, build_seq2seq_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 MODELS = {"gpt2": make_gpt2, "llama": make_llama, "t5": make_t5, "bart": make_bart}
 TARGETS = {

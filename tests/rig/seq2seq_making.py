@@ -13,9 +13,9 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedToken
 
 from rlcore.types import Trajectories
 from rlcore_testing.small import EOS, PAD, make_tokenizer
+from rlcore_transformers.models.causal import build_seq2seq_lm
 from rlcore_transformers.models.model_options import Seq2SeqLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 T5: dict[str, Any] = {
     "vocab_size": 32, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_heads": 4, "num_layers": 3, "num_decoder_layers": 4,

@@ -19,7 +19,8 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_ilql.config import q_heads
 from rlcore_testing.small import EOS, make_gpt2, make_llama, make_tokenizer
-from rlcore_transformers.cpu import block_cache, packed_decoder
+from rlcore_transformers.cpu import packed_decoder
+from rlcore_transformers.cpu import packed_decoder as block_cache
 from rlcore_transformers.cpu.packed_decoder import PackedDecoder
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig

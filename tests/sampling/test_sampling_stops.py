@@ -16,7 +16,7 @@ from rlcore.protocols import DecodeStep
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
-from rlcore_transformers.sampling.token_ids import StopSequences
+from rlcore_transformers.sampling.record import StopSequences
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .!?"
 EOS = 30

@@ -30,10 +30,9 @@ from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_testing.small import EOS, LETTERS, make_gpt2, make_tokenizer
-from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.causal import build_causal_lm, build_seq2seq_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 from rlcore_transformers.sampling.draw import penalise, restrict
 from rlcore_transformers.sampling.sampler import DefaultSampler
 from rlcore_transformers.sampling.token_options import SamplerConfig

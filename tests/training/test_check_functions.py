@@ -17,7 +17,7 @@ import torch
 import rlcore
 from rlcore.errors import InputsError, ModelError, RewardError
 from rlcore.rewards import Rewards
-from rlcore.training.check_functions import ANSWERS, keeps_no_state
+from rlcore.training.build import ANSWERS, keeps_no_state
 from rlcore.types import Prompt
 from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_tools.trl_functions import trl_reward

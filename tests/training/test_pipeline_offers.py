@@ -12,8 +12,8 @@ from rlcore.errors import DataError, RewardError
 from rlcore.types import Prompt, SampleReward
 from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_transformers.data import pipelines
+from rlcore_transformers.data.pipelines import build_sample_rewards
 from rlcore_transformers.data.prompts import build_prompts
-from rlcore_transformers.data.sample_rewards import build_sample_rewards
 from rlcore_transformers.data.samples import build_samples
 
 

@@ -12,13 +12,13 @@ import types
 
 import pytest
 
-from rlcore.training import signals
-from rlcore.training.signals import StopRequest
+from rlcore.training import loop
+from rlcore.training.loop import StopRequest
 
 PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from rlcore.training.signals import StopRequest
+from rlcore.training.loop import StopRequest
 
 with StopRequest(7) as stop:
     print("ready", flush=True)
@@ -74,7 +74,7 @@ def test_the_echo_that_torchrun_sends_within_a_second_is_no_second_press(
     launched: bool, later_s: float, is_press: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(signals, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     if launched:
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")

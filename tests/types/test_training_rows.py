@@ -10,8 +10,7 @@ import pytest
 from rlcore.checkpoints.fingerprints import fingerprint_rows
 from rlcore.types import Sample, sequences_of
 from rlcore_reward.process_trainer import SteppedSample
-from rlcore_transformers.preferences.labelled_answers import LabelledSample
-from rlcore_transformers.preferences.preferences import Pair
+from rlcore_transformers.preferences.preferences import LabelledSample, Pair
 
 A, B, C = (Sample((i, i + 1), (False, True)) for i in range(3))
 

@@ -23,10 +23,9 @@ import torch
 from rlcore.errors import DataError, RewardError, UnknownReward
 from rlcore.rewards import Rewards
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
-from rlcore.rewards.calls import Call
-from rlcore.rewards.values import call_metric
+from rlcore.rewards.values import Call, call_metric
 from rlcore.settings import DataConfig
-from rlcore.training.check_functions import keeps_no_state
+from rlcore.training.build import keeps_no_state
 from rlcore.types import Prompt
 from rlcore_testing.small import make_tokenizer
 from rlcore_tools.trl_functions import trl_reward

@@ -20,8 +20,13 @@ from rlcore_transformers.data.messages import TRAIN_KEYS
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
 from rlcore_transformers.data.streams import SampleStream
-from rlcore_transformers.preferences.labelled_answers import LabelledSample, build_unpaired
-from rlcore_transformers.preferences.preferences import build_preferences, flaw_of, usable_pairs
+from rlcore_transformers.preferences.preferences import (
+    LabelledSample,
+    build_preferences,
+    build_unpaired,
+    flaw_of,
+    usable_pairs,
+)
 
 MAKES = {
     "samples": build_samples, "prompts": build_prompts, "preferences": build_preferences, "unpaired": build_unpaired,

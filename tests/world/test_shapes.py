@@ -25,8 +25,7 @@ from rlcore_reward.process_trainer import UNLABELLED, build_stepwise
 from rlcore_transformers.data.pipelines import SAMPLES
 from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
-from rlcore_transformers.preferences.labelled_answers import build_unpaired
-from rlcore_transformers.preferences.preferences import build_preferences
+from rlcore_transformers.preferences.preferences import build_preferences, build_unpaired
 
 MAKES = {
     "samples": build_samples, "prompts": build_prompts, "preferences": build_preferences, "unpaired": build_unpaired,

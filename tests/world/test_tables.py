@@ -16,8 +16,7 @@ from rlcore_transformers.data.prompts import build_prompts
 from rlcore_transformers.data.samples import build_samples
 from rlcore_transformers.data.sources import load_source
 from rlcore_transformers.data.streams import open_stream
-from rlcore_transformers.preferences.labelled_answers import build_unpaired
-from rlcore_transformers.preferences.preferences import build_preferences
+from rlcore_transformers.preferences.preferences import build_preferences, build_unpaired
 
 
 @pytest.fixture(autouse=True)

@@ -23,9 +23,8 @@ from rlcore_reward.scorer import build_sequence_scorer, build_step_scorer
 from rlcore_testing.small import EOS, PAD, make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore_transformers.data.chat import Chat
 from rlcore_transformers.data.turns import tokenise_chats
-from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.causal import build_causal_lm, build_seq2seq_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 NEW = 28  # "!"
 

@@ -10,7 +10,7 @@ def register_shardings(register):
 
 def build(config, ranks):
     from rlcore.logging import get_logger
-    from rlcore.sharding.whole import WholeModel
+    from rlcore.sharding import WholeModel
 
     class Counted(WholeModel):
         steps = 0

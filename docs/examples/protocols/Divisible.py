@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from rlcore.protocols import Divisible
-from rlcore.sharding.whole import DividedModule
-from rlcore_shard.shards import Cut, Shards
+from rlcore.sharding import DividedModule
+from rlcore_shard.zero import Cut, Shards
 
 
 class Layered(DividedModule):

@@ -3,7 +3,7 @@
 import torch
 
 from rlcore.ranks import Ranks
-from rlcore.sharding.whole import WholeModel
+from rlcore.sharding import WholeModel
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
 

@@ -4,9 +4,7 @@ import io
 
 from rlcore.protocols import SourcePipeline
 from rlcore.types import Sample
-from rlcore_transformers.data.logit_masks import load_logit_mask
-from rlcore_transformers.data.pipelines import SAMPLES
-from rlcore_transformers.data.sample_rewards import build_sample_rewards
+from rlcore_transformers.data.pipelines import SAMPLES, build_sample_rewards, load_logit_mask
 from rlcore_transformers.data.samples import build_samples
 
 

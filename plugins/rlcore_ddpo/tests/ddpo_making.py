@@ -12,8 +12,7 @@ from rlcore.training.api import Result
 from rlcore_ddpo.config import DDPOConfig, StableDiffusionConfig
 from rlcore_ddpo.denoising import Denoiser
 from rlcore_ddpo.image_pipeline import ImagePipeline
-from rlcore_ddpo.pipeline_loading import build_stable_diffusion
-from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
+from rlcore_ddpo.pipeline_loading import build_stable_diffusion, make_tiny_pipeline
 
 TRAINER = {"name": "ddpo", "rollouts": 4, "batch_size": 4, "steps": 3, "guidance": 2.0, "clip_range": 0.05}
 

@@ -10,9 +10,9 @@ from ddpo_making import TRAINER
 
 from rlcore.config import merge
 from rlcore.training.api import train_from_config
-from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
+from rlcore_ddpo.pipeline_loading import make_tiny_pipeline
 from rlcore_tools.plan.estimate import Estimate, estimate
-from rlcore_tools.plan.heap import LiveBytes
+from rlcore_tools.plan.fake_tensors import LiveBytes
 
 CASES: dict[str, dict[str, Any]] = {
     "micro-batches of an update": {"trainer": {"micro_batch_size": 2}},

@@ -20,7 +20,7 @@ from rlcore.errors import RLCoreError
 from rlcore_ddpo import diffusers_classes as diffusers
 from rlcore_ddpo.config import DDPOConfig
 from rlcore_ddpo.image_sampling import make_tiles, write_grid
-from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
+from rlcore_ddpo.pipeline_loading import make_tiny_pipeline
 from rlcore_ddpo.trainer import DDPOTrainer
 from rlcore_report.samples_on_page import read_images
 

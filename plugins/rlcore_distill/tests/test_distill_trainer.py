@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import rlcore
 from rlcore.errors import ConfigError
-from rlcore_distill.rows import Shares, prompt_of
+from rlcore_distill.trainer import Shares, prompt_of
 from rlcore_testing.small import PROMPTS, SAMPLES, make_llama, make_tokenizer
 
 

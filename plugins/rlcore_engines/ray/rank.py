@@ -14,7 +14,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    from rlcore_shard.launcher import follow_launcher
+    from rlcore_shard.local_processes import follow_launcher
 
     follow_launcher()
     from rlcore.cli import main as run

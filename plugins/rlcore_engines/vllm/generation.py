@@ -16,7 +16,7 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
 from rlcore_engines.vllm.connection import EngineError, ServerUnavailable
-from rlcore_transformers.sampling.token_ids import TokenIds
+from rlcore_transformers.sampling.record import TokenIds
 from rlcore_transformers.sampling.token_options import TokenOptions
 
 PATH = "/inference/v1/generate"

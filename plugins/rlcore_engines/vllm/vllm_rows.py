@@ -21,7 +21,7 @@ from rlcore.types import Prompt, Trajectories, to_device
 from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.generation import Completion, Generated, Text, TextRequest
 from rlcore_transformers.data.tokens import decode, encode_continuations
-from rlcore_transformers.sampling.token_ids import StopSequences
+from rlcore_transformers.sampling.record import StopSequences
 
 CONTEXT = 4
 """Preceding tokens that are decoded with a text, because some tokenizers decode the first token differently."""

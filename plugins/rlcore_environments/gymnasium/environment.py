@@ -16,8 +16,8 @@ from gymnasium.spaces import Discrete, Space
 from rlcore.components import describe_error
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
-from rlcore_environments.adapter import WHERE, SeedFactory, function_of
 from rlcore_environments.gymnasium.config import GymnasiumConfig
+from rlcore_environments.openings import WHERE, SeedFactory, function_of
 
 
 def discrete_actions(space: Space[Any], words: Sequence[str], where: str) -> Callable[[str, Any], int | None]:

@@ -17,7 +17,7 @@ from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 from rlcore.config import evolve
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
-from rlcore_environments.adapter import SeedFactory, near_names, seeds_of
+from rlcore_environments.openings import SeedFactory, near_names, seeds_of
 from rlcore_environments.reasoning_gym.config import FamilyOptions, ReasoningGymConfig
 
 WHERE = "data.environment.families"

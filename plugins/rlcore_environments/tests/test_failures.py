@@ -17,7 +17,7 @@ from rlcore.protocols import Step, Turn
 from rlcore.ranks import Ranks
 from rlcore.sampling import derive_seeds
 from rlcore.settings import SamplingConfig
-from rlcore_environments.factory import factory_of
+from rlcore_environments.answers import factory_of
 from rlcore_environments.play import EpisodesFailed
 
 BAD_SEED = derive_seeds(600, [1])[0]

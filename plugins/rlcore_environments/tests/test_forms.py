@@ -9,7 +9,7 @@ from env_games import make_player, make_policy, play, read_prompts
 
 from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import Step, Turn
-from rlcore_environments.factory import factory_of
+from rlcore_environments.answers import factory_of
 
 
 @pytest.mark.parametrize("isolate", ["none", "process"])

@@ -9,8 +9,8 @@ from env_games import Echo, make_player, make_policy, read_prompts
 from rlcore.config import evolve
 from rlcore.protocols import Step, Turn
 from rlcore.settings import SamplingConfig
+from rlcore_environments.answers import factory_of
 from rlcore_environments.episode import Attempt, EpisodeOver
-from rlcore_environments.factory import factory_of
 from rlcore_transformers.sampling.sampler import sample
 
 GEN = SamplingConfig(max_new_tokens=4)

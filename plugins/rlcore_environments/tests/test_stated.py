@@ -13,7 +13,7 @@ from episode_runs import at, constant, lines, run
 
 from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import Step, Turn
-from rlcore_environments.factory import factory_of
+from rlcore_environments.answers import factory_of
 
 REINFORCE = {"name": "reinforce", "rollouts": 4}
 

@@ -18,7 +18,7 @@ from textarena.envs.registration import ENV_REGISTRY
 from rlcore.components import describe_error
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
-from rlcore_environments.adapter import WHERE, SeedFactory, function_of, near_names
+from rlcore_environments.openings import WHERE, SeedFactory, function_of, near_names
 from rlcore_environments.textarena.config import TextArenaConfig
 
 _LOCK = threading.RLock()

@@ -15,7 +15,7 @@ from browser import Opened, watch
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from rlcore_report.local_server import ReportServer
+from rlcore_report.run_list import ReportServer
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 HERE = Path(__file__).parent

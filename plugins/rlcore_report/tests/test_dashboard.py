@@ -20,8 +20,7 @@ from report_runs import HOSTILE, make_run, write_lines
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.cli import main
 from rlcore_report.html_page import shell_page
-from rlcore_report.local_server import MAX_RUNS, ReportServer
-from rlcore_report.run_list import RunList
+from rlcore_report.run_list import MAX_RUNS, ReportServer, RunList
 
 
 @pytest.fixture(scope="module")

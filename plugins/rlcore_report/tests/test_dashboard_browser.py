@@ -14,7 +14,7 @@ from PIL import Image
 from report_runs import HOSTILE, address_of, make_run, pictured_runs, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore_report.local_server import ReportServer
+from rlcore_report.run_list import ReportServer
 
 pytestmark = pytest.mark.slow  # one browser for all
 Open = Callable[[str], Any]

@@ -12,7 +12,7 @@ from browser import watch
 from report_runs import address_of, make_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore_report.local_server import ReportServer
+from rlcore_report.run_list import ReportServer
 
 pytestmark = pytest.mark.slow  # one browser for all
 Open = Callable[[str], Any]

@@ -18,9 +18,9 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.cli import main
 from rlcore_report.html_page import readable_data
 from rlcore_report.page_data import page_data
+from rlcore_report.run_files import page_stamp
 from rlcore_report.run_list import RunList, search
 from rlcore_report.run_record import read_run
-from rlcore_report.stamps import page_stamp
 
 Change = Callable[[Path], Any]
 

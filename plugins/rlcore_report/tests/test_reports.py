@@ -20,9 +20,9 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.cli import main
 from rlcore_report import metric_groups as series
 from rlcore_report.html_page import fill_page, report_page, to_script
-from rlcore_report.local_server import ReportServer
 from rlcore_report.metric_groups import MAX_POINTS, Series, band, read_series, thinned
 from rlcore_report.page_data import page_data
+from rlcore_report.run_list import ReportServer
 from rlcore_report.run_record import read_run
 from rlcore_report.samples_on_page import MAX_ROWS, MAX_STEPS, read_images, read_samples
 

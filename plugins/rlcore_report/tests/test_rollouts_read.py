@@ -12,7 +12,7 @@ import pytest
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.errors import ConfigError, NoRollouts
-from rlcore_report.rollouts.read import Query, list_runs, parse_steps, select
+from rlcore_report.rollouts import Query, list_runs, parse_steps, select
 from rlcore_report.run_files import find_run, read_rows
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rlcore
-from rlcore_report.step_size_watch import StepSizeWatch
+from rlcore_report.health.step_size import StepSizeWatch
 
 SMALL = {"policy/approx_kl": 1e-9, "lr": 1e-6}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from report_runs import address_of, make_run
 
-from rlcore_report.local_server import MAX_RUNS, ReportServer
+from rlcore_report.run_list import MAX_RUNS, ReportServer
 
 pytestmark = pytest.mark.slow  # one browser for all
 Open = Callable[[str], Any]

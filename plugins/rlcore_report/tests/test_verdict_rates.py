@@ -12,7 +12,7 @@ from fabricated import BAD, fabricated
 from labelled import RUNS, LabelledRun, all_runs, read_run, write_run
 from rates import FRESH, PAGE, all_rates, in_page, problems, rates, table
 
-from rlcore.cli.train import _options_of_models
+from rlcore.cli.parser import _options_of_models
 from rlcore.config import describe
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import TrainConfig

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlcore_report import verdicts as large_steps
 from rlcore_report.health import judged_run as causes
-from rlcore_report.health import large_steps, loss_rules, reward_rules, step_size
+from rlcore_report.health import loss_rules, reward_rules, step_size
 from rlcore_report.health import loss_rules as update_rules
 from rlcore_report.health import reward_rules as sampling_rules
 from rlcore_report.health.judged_run import JudgedRun, Verdict, first_lasting, first_step, shift

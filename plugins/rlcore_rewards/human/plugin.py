@@ -22,6 +22,6 @@ def register_commands(register: Register) -> None:
     """Register the command `judgements`."""
     register(
         "judgements",
-        "rlcore_rewards.human.judgements_command:command",
+        "rlcore_rewards.human.judgement:command",
         summary="judgements of people: as preferences, or to and from Argilla",
     )

@@ -11,9 +11,8 @@ import pytest
 from judge_server import JudgeServer
 
 from rlcore.errors import ConfigError, PluginError, RewardError
-from rlcore_rewards.chat_requests import NAME, ReplyCache
 from rlcore_rewards.config import JudgeConfig
-from rlcore_rewards.judge import Judge
+from rlcore_rewards.judge import NAME, Judge, ReplyCache
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def test_the_wait_doubles(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) 
         waits.append(delay_s)
         await sleep(0)
 
-    monkeypatch.setattr("rlcore_rewards.chat_requests.asyncio.sleep", at_once)
+    monkeypatch.setattr("rlcore_rewards.judge.asyncio.sleep", at_once)
     ask(server, ["broken"], retries=3, backoff_s=0.05)
     assert server.times["broken"] == 4
     assert [wait for wait in waits if wait] == pytest.approx([0.05, 0.1, 0.2])

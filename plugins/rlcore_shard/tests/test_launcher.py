@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore_shard import launcher
+from rlcore_shard import local_processes
 
 CHILD = """
 import ctypes, importlib.util, os, pathlib, sys, time
@@ -40,7 +40,7 @@ def outlived(save_s: float, then: str) -> tuple[list[str], str]:
     """Kill the launcher of a process, and return the lines and errors that the process printed until it ended."""
     given = {**os.environ, "RANK": "3", "TORCHELASTIC_RUN_ID": "x"}
     process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, CHILD, str(Path(launcher.__file__)), str(save_s), then],
+        [sys.executable, "-c", LAUNCHER, CHILD, str(Path(local_processes.__file__)), str(save_s), then],
         env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -69,5 +69,5 @@ def test_a_process_without_a_launcher_watches_none(monkeypatch: pytest.MonkeyPat
     """Its parent is a shell, which may end first, as after nohup."""
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     before = set(threading.enumerate())
-    launcher.follow_launcher()
+    local_processes.follow_launcher()
     assert set(threading.enumerate()) <= before

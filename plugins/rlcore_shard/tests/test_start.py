@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.cli import ERROR_FILE, STARTED, main
-from rlcore.cli.train import start_processes
+from rlcore.cli.parser import start_processes
 from rlcore.errors import ConfigError
 from rlcore_shard.local_processes import _errors, _report
 

@@ -18,9 +18,8 @@ from rlcore.errors import ConfigError, ModelError
 from rlcore.settings import RunConfig, TrainConfig
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
-from rlcore_shard import tensor_plan as shared_rows
-from rlcore_shard.tensor_parallel import build_tp
-from rlcore_shard.tensor_plan import plan_of
+from rlcore_shard import tensor_parallel as shared_rows
+from rlcore_shard.tensor_parallel import build_tp, plan_of
 from rlcore_testing.small import SAMPLES, make_gpt2, make_llama, make_tokenizer
 
 SMALL: dict[str, Any] = {

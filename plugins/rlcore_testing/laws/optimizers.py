@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.optim.optimization import Optimizers, parameters_of
 from rlcore.settings import OptimizerConfig
-from rlcore.sharding.whole import load_optimizer
+from rlcore.sharding import load_optimizer
 from rlcore_testing.law import Subject, law, require
 
 OPTIMIZERS = "optimizers"

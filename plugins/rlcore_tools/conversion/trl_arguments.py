@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from rlcore.errors import ConfigError
 from rlcore_tools.conversion.conversion import Conversion
-from rlcore_tools.conversion.recipes import Recipe
+from rlcore_tools.conversion.convert_command import Recipe
 from rlcore_tools.conversion.trl_data import convert_data, convert_trained_tokens
 from rlcore_tools.conversion.trl_rules import (
     convert_batch,

@@ -157,7 +157,7 @@ def _other_trainings(model: Mapping[str, Any], found: Estimate) -> Iterator[str]
 
 SCHEMA = 1
 GIVES_BACK = "MALLOC_MMAP_THRESHOLD_=131072"
-"""Fixes glibc's mmap threshold (see `rlcore_tools.plan.heap`), so that freed blocks return to the system."""
+"""Fixes glibc's mmap threshold (see `rlcore_tools.plan.fake_tensors`), so that freed blocks return to the system."""
 
 
 def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[Advice]) -> str:

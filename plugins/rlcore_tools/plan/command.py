@@ -63,7 +63,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from rlcore_tools.plan.advice import advise, report_as_json, write_report
     from rlcore_tools.plan.cluster import cluster_as_json, plan_cluster, write_cluster
     from rlcore_tools.plan.estimate import device_memory, estimate
-    from rlcore_tools.plan.heap import Heap
+    from rlcore_tools.plan.fake_tensors import Heap
     from rlcore_tools.plan.serving import leave_to_servers
     from rlcore_tools.plan.sizes import write_count
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import torch
 
-from rlcore_tools.plan.heap import held
+from rlcore_tools.plan.fake_tensors import held
 from rlcore_tools.plan.planned_run import PlannedRun
 from rlcore_tools.plan.serving import Serving
 from rlcore_tools.plan.sizes import write_count, write_size

@@ -18,8 +18,7 @@ from rlcore.plugins.metadata import configured
 from rlcore.ranks import Ranks
 from rlcore.settings import TrainConfig
 from rlcore_tools.plan.engines import engines_of
-from rlcore_tools.plan.fake_tensors import FakeTensors, fake_tensors
-from rlcore_tools.plan.heap import Heap
+from rlcore_tools.plan.fake_tensors import FakeTensors, Heap, fake_tensors
 from rlcore_tools.plan.phases import measure, measure_rehearsal
 from rlcore_tools.plan.planned_run import PlannedRun, build_subject, is_drawn_alike, read_inputs
 from rlcore_tools.plan.sizes import TENSOR, WHOLE, ZERO2, ZERO3, Placement, layout_of

@@ -31,14 +31,22 @@ from rlcore.training.evaluate import eval_samplings
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.run_components import Chosen, check_declared, choose
 from rlcore.types import Prompt, Trajectories
-from rlcore_tools.plan.heap import LiveBytes, held
-from rlcore_tools.plan.lengths import Lengths, find_lengths, find_tokenizer, stand_in
+from rlcore_tools.plan.fake_tensors import LiveBytes, held
 from rlcore_tools.plan.reward_models import PlannedReward, build_reward_models
 from rlcore_tools.plan.serving import Serving, serving_of
-from rlcore_tools.plan.workload import Rehearsal, Workload, declared, workload_of
+from rlcore_tools.plan.workload import (
+    Lengths,
+    Rehearsal,
+    Workload,
+    declared,
+    find_lengths,
+    find_tokenizer,
+    stand_in,
+    workload_of,
+)
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.hub import check_reach
-from rlcore_transformers.models.kind import declared as declared_kind
+from rlcore_transformers.models.input_layout import declared as declared_kind
 from rlcore_transformers.models.peft.inject import unwrap
 from rlcore_transformers.models.tokenizers import load_tokenizer
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from rlcore.config import ConfigOnly, evolve
 from rlcore.rewards.chosen_rewards import ChosenReward
 from rlcore.types import Trajectories
-from rlcore_tools.plan.heap import LiveBytes
-from rlcore_tools.plan.lengths import stand_in
+from rlcore_tools.plan.fake_tensors import LiveBytes
+from rlcore_tools.plan.workload import stand_in
 from rlcore_transformers.models.freezing import vocabulary_size
 
 

@@ -13,7 +13,7 @@ import attrs
 import torch
 
 from rlcore_tools.plan.engines import Engines
-from rlcore_tools.plan.heap import LiveBytes
+from rlcore_tools.plan.fake_tensors import LiveBytes
 from rlcore_tools.plan.model_sizes import ModelSizes, find_blocks
 from rlcore_tools.plan.planned_run import Draws, PlannedRun, checked, learned, pieces, rollouts
 from rlcore_tools.plan.sizes import WHOLE

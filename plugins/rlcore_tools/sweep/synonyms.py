@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlcore.config.synonyms import Synonym
+from rlcore.config.yaml_files import Synonym
 
 SECTION = Synonym("sweep", (), "it is read by `rlcore sweep FILE.yaml`, which writes best.yaml for `rlcore train`")
 

@@ -9,7 +9,7 @@ import pytest
 from rlcore.plugins.registry import all_registries
 from rlcore_tools.conversion.conversion import Conversion
 from rlcore_tools.conversion.trl_arguments import convert_trl, trainer_of
-from rlcore_transformers.data.mixture_sources import parse_mixture
+from rlcore_transformers.data.sources import parse_mixture
 
 
 def convert(trainer: str, method: str = "", **arguments: Any) -> Conversion:

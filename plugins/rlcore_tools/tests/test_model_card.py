@@ -12,7 +12,7 @@ import yaml
 import rlcore
 from rlcore.errors import ConfigError, HubError
 from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
-from rlcore_tools.hub.hub_upload import push
+from rlcore_tools.hub import push
 
 
 def train(folder: Path, **run: Any) -> rlcore.Result:

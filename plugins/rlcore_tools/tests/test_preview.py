@@ -15,7 +15,7 @@ from rlcore.settings import DataConfig
 from rlcore.types import Sample
 from rlcore_report.page_data import page_data
 from rlcore_report.run_record import read_run
-from rlcore_tools.planned_data import read_data
+from rlcore_tools.equal_rows import read_data
 from rlcore_tools.shown_rows import plain_text, show_rows
 
 SPECIAL = ["<eos>", "<user>", "<assistant>", "<end>"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlcore.components import describe_error
-from rlcore.config.plain import from_json
+from rlcore.config.options import from_json
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import is_conversation  # noqa: F401  by its old place

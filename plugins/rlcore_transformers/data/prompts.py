@@ -10,9 +10,15 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import RESERVED_COLUMNS, Prompt, is_conversation
 from rlcore_transformers.data.chat import Chat, make_chat, render_prompt, template_variables
-from rlcore_transformers.data.limits import truncated_prompt
 from rlcore_transformers.data.rows import PROMPT_KEYS, load_rows, refuse_empty, refuse_messages
-from rlcore_transformers.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
+from rlcore_transformers.data.tokens import (
+    decode,
+    encode,
+    missing_opening,
+    opening_tokens,
+    rendered_opening,
+    truncated_prompt,
+)
 from rlcore_transformers.data.turns import check_template_end
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.chat import Chat, apply_template, render_conversation, template_of
 from rlcore_transformers.data.messages import TRAIN_KEYS, is_trained
-from rlcore_transformers.data.offsets import count_common
+from rlcore_transformers.data.tokens import count_common
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

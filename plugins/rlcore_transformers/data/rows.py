@@ -7,16 +7,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rlcore.config.plain import from_json
+from rlcore.config.options import from_json
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import is_conversation
 from rlcore_transformers.data.chat import SYSTEM_ROLES, apply_template, fit_messages, make_chat, template_variables
-from rlcore_transformers.data.image_parts import IMAGE_COLUMNS, MEDIA_COLUMNS, MEDIA_TYPES, media_column, media_part
 from rlcore_transformers.data.messages import (
+    IMAGE_COLUMNS,
+    MEDIA_COLUMNS,
+    MEDIA_TYPES,
     Unread,
     has_value,
     is_sharegpt,
+    media_column,
+    media_part,
     read_conversation,
     source_of,
     without_arrays,

@@ -11,7 +11,6 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import Sample, is_conversation, stack_groups, stack_samples  # noqa: F401  two by their old place
 from rlcore_transformers.data.chat import Chat, make_chat, template_variables
-from rlcore_transformers.data.limits import truncated_prompt
 from rlcore_transformers.data.rows import (
     PROMPT_KEYS,
     TEMPLATE_KEYS,
@@ -27,6 +26,7 @@ from rlcore_transformers.data.tokens import (
     missing_opening,
     opening_tokens,
     truncated,
+    truncated_prompt,
 )
 from rlcore_transformers.data.turns import tokenise_chats
 

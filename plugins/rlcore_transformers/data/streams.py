@@ -14,14 +14,17 @@ from rlcore.data.text import count_truncated, warn_of_counts
 from rlcore.data.user_code import load_reference
 from rlcore.errors import CheckpointError, DataError, RLCoreError
 from rlcore.safe_text import shorten
-from rlcore_transformers.data.data_sets import DAMAGED, guard_datasets, is_stream, parse_hub_name
 from rlcore_transformers.data.files import (
+    DAMAGED,
     READERS,
     check_compression,
     files_in,
+    guard_datasets,
     is_pattern,
+    is_stream,
     iterate_file,
     matching_files,
+    parse_hub_name,
     type_of,
 )
 from rlcore_transformers.data.sources import file_names, is_saved, rename

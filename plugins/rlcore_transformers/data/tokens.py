@@ -3,24 +3,91 @@
 A sequence consists of the tokenizer's opening tokens (usually BOS or none), the tokens of its first text, then the
 tokens of each further text. The texts are tokenised separately, as in sampling, where the tokens of the prompt are
 fixed before the first output token.
+
+Also in this file: tokens at given characters of a text, and the common beginning of token sequences; limits on the
+number of tokens: prompts are truncated on either side, samples at the end.
 """
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlcore.components import describe_error
 from rlcore.data.text import decode
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore_transformers.data.limits import shorter, truncated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rlcore.settings import DataConfig
+
+
+@runtime_checkable
+class Truncatable(Protocol):
+    """A tokenizer some of whose tokens no truncation may remove, such as those of images."""
+
+    def check_truncated(self, tokens: Sequence[int], kept: Sequence[int], where: str) -> None:
+        """Check the tokens of a prompt that are left.
+
+        Args:
+            tokens: those of the whole prompt.
+            kept: those that are left.
+            where: name of the row, and the limit, in errors.
+
+        Raises:
+            DataError: a token is missing that may not be.
+        """
+        ...
+
+
+def truncated_prompt(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> list[int]:
+    """Return at most `data.max_prompt_tokens` tokens of a prompt, from the side that the options keep, BOS included.
+
+    Raises:
+        DataError: the option leaves no room for a prompt, or not for its images.
+    """
+    limit = data.max_prompt_tokens
+    if not limit or len(tokens) <= limit:
+        return tokens
+    opening = tokens[:1] if tokens[0] == tokenizer.bos_token_id else []
+    if limit <= len(opening):
+        raise DataError(f"{where}: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
+    size = limit - len(opening)
+    kept = opening + (tokens[-size:] if data.truncation_side == "left" else tokens[len(opening) :][:size])
+    if isinstance(tokenizer, Truncatable):
+        tokenizer.check_truncated(tokens, kept, f"{where}: data.max_prompt_tokens = {limit}")
+    return kept
+
+
+def shorter(limit: int, max_length: int) -> int:
+    """Return the smaller of two limits in tokens, each of which 0 leaves out; 0 if both do."""
+    return min(limit or max_length, max_length or limit)
+
+
+def truncated(tokens: list[int], *, limit: int, max_length: int, where: str) -> list[int]:
+    """Return the first `limit` tokens of a sample, or all if `limit` is 0.
+
+    Args:
+        tokens: the sample.
+        limit: `data.max_sample_tokens`.
+        max_length: length of the model's context in tokens; 0 if it is unbounded.
+        where: the row, for errors.
+
+    Raises:
+        DataError: more than `max_length` tokens are left.
+    """
+    kept = tokens[:limit] if limit else tokens
+    if max_length and len(kept) > max_length:
+        raise DataError(
+            f"{where}: has {len(kept)} tokens, more than the model's context of {max_length}; shorten it, or set "
+            f"data.max_sample_tokens to at most {max_length} to truncate samples on the right"
+        )
+    return kept
+
 
 __all__ = [
     "closing_tokens",
@@ -256,3 +323,32 @@ def _bos_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def _name(tokenizer: PreTrainedTokenizerBase) -> str:
     return f"the tokenizer {tokenizer.name_or_path!r}" if tokenizer.name_or_path else "the tokenizer"
+
+
+def encode_places(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    places: Sequence[Sequence[int]],
+    name: Callable[[int], str] = "text {}".format,
+) -> list[tuple[list[int], list[int]]]:
+    """Tokenise texts as `encode_continuations`, and return with each the number of tokens before some characters of it.
+
+    A token that spans a place is not counted. Without the offsets of a fast tokenizer, the tokens before a place are
+    those in which the text up to there agrees with the whole text.
+    """
+    if tokenizer.is_fast and not prepends_space(tokenizer):
+        encoded = encode_batch(tokenizer, texts, name, offsets=True)
+        ends = [[end for _, end in offsets] for offsets in encoded["offset_mapping"]]
+        counts = [[bisect_right(row, mark) for mark in marks] for row, marks in zip(ends, places, strict=True)]
+        return list(zip(encoded["input_ids"], counts, strict=True))
+    rows = encode_continuations(tokenizer, texts, name)
+    flat = [(i, text[:mark]) for i, text in enumerate(texts) for mark in places[i]]
+    heads = iter(encode_continuations(tokenizer, [head for _, head in flat], lambda k: name(flat[k][0])))
+    return [(ids, [count_common(next(heads), ids) for _ in marks]) for ids, marks in zip(rows, places, strict=True)]
+
+
+def count_common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the length of the longest common beginning of two sequences."""
+    if other[: len(one)] == one:  # as for most rows; in C
+        return len(one)
+    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

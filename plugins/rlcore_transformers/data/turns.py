@@ -19,11 +19,12 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore_transformers.data.chat import Chat, check_roles, fit_messages
 from rlcore_transformers.data.long_chats import TurnSpan, find_other_turns, turns_to_render
-from rlcore_transformers.data.offsets import count_common, encode_places
 from rlcore_transformers.data.rendered_turns import QUESTION, RenderedTurn, find_turns, trained_turns
 from rlcore_transformers.data.tokens import (
+    count_common,
     decode,
     encode,
+    encode_places,
     end_ids,
     end_of_turn,
     eos_id,

@@ -2,6 +2,8 @@
 
 Also in this file: compile the blocks of a model with `torch.compile`, for the passes that score batches; noise on the
 embeddings of a model in training (NEFTune).
+
+Also in this file: the module that a learner trains: a model of `transformers`, with what an algorithm adds to it.
 """
 
 from __future__ import annotations
@@ -26,12 +28,33 @@ from rlcore_transformers.models.freezing import blocks_of, vocabulary_size
 from rlcore_transformers.models.heads import BranchValue, ForwardPass, ValueSource, head_reads
 from rlcore_transformers.models.hub import first_line
 from rlcore_transformers.models.input_layout import InputLayout
-from rlcore_transformers.models.model_module import ModelModule
-from rlcore_transformers.models.speed.activations import FAILURES, probe_tokens, tolerance
+from rlcore_transformers.models.speed.activations import FAILURES, in_groups, probe_tokens, tolerance
 from rlcore_transformers.models.speed.frozen_trunk import FrozenTrunk, TrunkFollower
 from rlcore_transformers.models.speed.fused_logprobs import LogitMap, rows_for_the_head, score_tokens
-from rlcore_transformers.models.speed.length_groups import in_groups
 from rlcore_transformers.models.speed.packing import padded_inputs
+
+
+class ModelModule(nn.Module):
+    """A module around a model of `transformers`, such as a language model with its heads.
+
+    Attributes:
+        model: the model.
+    """
+
+    model: PreTrainedModel
+
+    def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> ModelModule:  # noqa: ARG002
+        """Return a copy that runs every block once in each forward pass, whatever the batch.
+
+        Processes that divide the weights gather each block together.
+
+        Args:
+            memo: that of `copy.deepcopy`: the copies of what is not copied anew, such as parameters, by the id of the
+                original.
+            every_block: run also blocks whose outputs are cached.
+        """
+        return copy.deepcopy(self, memo)
+
 
 RATES = "embedding_dropout"
 """Attribute of the input embeddings with alpha. Its name makes `rlcore.ops` find it among the dropout rates."""
@@ -216,7 +239,7 @@ class ActorCritic(ModelModule):
         heads: further heads on the model's trunk, each of which becomes the submodule of its name.
         trunk: cache of the frozen bottom blocks; None without frozen blocks.
         logit_map: what the model does to its head's logits; None if log-probs need all logits
-            (`rlcore_transformers.models.logit_map`).
+            (`rlcore_transformers.models.policy_parts`).
     """
 
     def __init__(

@@ -16,8 +16,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
-from rlcore_transformers.models.freezing import HeadlessSeq2Seq, beneath_adapter, decoder_blocks, runs_before
-from rlcore_transformers.models.start import follow, share
+from rlcore_transformers.models.freezing import (
+    HeadlessSeq2Seq,
+    beneath_adapter,
+    decoder_blocks,
+    follow,
+    runs_before,
+    share,
+)
 
 
 class Replay(nn.Module):

@@ -24,10 +24,10 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
-from rlcore.config.plain import from_json
+from rlcore.config.options import from_json
 from rlcore.config.yaml_files import existing_path
 from rlcore.errors import CheckpointError, ModelError
-from rlcore.sharding.tensor_file import INDEX, PARTS, SINGLE, saved_parts, write_weights
+from rlcore.sharding import INDEX, PARTS, SINGLE, saved_parts, write_weights
 
 DESCRIBED = ("config.json",)
 """Files that describe a model; one of them is enough."""

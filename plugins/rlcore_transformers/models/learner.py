@@ -12,15 +12,19 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
-from rlcore.sharding.whole import DividedModule, TensorStream
-from rlcore_transformers.models.forward import is_compiled
-from rlcore_transformers.models.freezing import blocks_of
+from rlcore.sharding import DividedModule, TensorStream
+from rlcore_transformers.models.forward import ModelModule, is_compiled
+from rlcore_transformers.models.freezing import blocks_of, complete, start_dtypes
 from rlcore_transformers.models.hub import file_layout, read_model, write_model
-from rlcore_transformers.models.model_module import ModelModule
 from rlcore_transformers.models.peft.adapters import find_adapters, merged_weights
-from rlcore_transformers.models.quantization import is_quantized
-from rlcore_transformers.models.save_load import export_policy, load_policy, read_heads, save_policy, save_start
-from rlcore_transformers.models.start import complete, start_dtypes
+from rlcore_transformers.models.save_load import (
+    export_policy,
+    is_quantized,
+    load_policy,
+    read_heads,
+    save_policy,
+    save_start,
+)
 
 M = TypeVar("M", bound=ModelModule)
 

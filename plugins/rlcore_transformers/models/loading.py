@@ -32,8 +32,8 @@ from rlcore.config.yaml_files import existing_path
 from rlcore.errors import ConfigError, ModelError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
-from rlcore.sharding.tensor_file import PARTS
-from rlcore_transformers.models import start
+from rlcore.sharding import PARTS
+from rlcore_transformers.models import freezing
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.gguf import SUFFIX, check_gguf, find_gguf, read_config, read_model
 from rlcore_transformers.models.hub import (
@@ -45,10 +45,9 @@ from rlcore_transformers.models.hub import (
     is_hub_id,
     quiet_transformers,
 )
-from rlcore_transformers.models.kind import DECODER_ONLY, Kind, check_kind, declared
+from rlcore_transformers.models.input_layout import DECODER_ONLY, Kind, check_kind, declared
 from rlcore_transformers.models.peft.inject import activate, attach, unwrap
-from rlcore_transformers.models.quantization import quantization_options
-from rlcore_transformers.models.save_load import HEADS_FILE
+from rlcore_transformers.models.save_load import HEADS_FILE, quantization_options
 from rlcore_transformers.models.speed.activations import fuse_activations
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
         suffix = "ForCausalLM" if kind is DECODER_ONLY else "ForConditionalGeneration"
         raise ModelError(f"{type(model).__name__} has no language-model head: load it as ...{suffix}")
     _make_savable(model)
-    if start.MARK not in vars(model):  # whose weights are in their files until they are divided
+    if freezing.MARK not in vars(model):  # whose weights are in their files until they are divided
         align(model)
     if config.speed.fused_activations:
         fuse_activations(model)
@@ -109,11 +108,11 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
 def _as_in_files(kind: Kind, name: str, config: LanguageModelConfig) -> PreTrainedModel | None:
     """Return a model that the run divides, in the dtype of its files; None if it is to be loaded as usual."""
     has_heads = existing_path(Path(name, HEADS_FILE)) is not None
-    options = start.options_in_files(name, config, has_heads=has_heads)
+    options = freezing.options_in_files(name, config, has_heads=has_heads)
     if options is None:
         return None
     model: PreTrainedModel = from_pretrained(kind.loader, name, options)
-    return model if start.mark(model, config.dtype, adapted=config.peft is not None) else None
+    return model if freezing.mark(model, config.dtype, adapted=config.peft is not None) else None
 
 
 def set_attention(model: PreTrainedModel, attention: str) -> None:

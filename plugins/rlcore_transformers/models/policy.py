@@ -24,7 +24,7 @@ from rlcore_transformers.models.forward import ActorCritic, ModelOutputs, run_in
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.heads import TrunkValue
 from rlcore_transformers.models.hub import check_same_form
-from rlcore_transformers.models.kind import kind_of
+from rlcore_transformers.models.input_layout import kind_of
 from rlcore_transformers.models.learner import ModelLearner
 from rlcore_transformers.models.peft.adapters import Adapters
 

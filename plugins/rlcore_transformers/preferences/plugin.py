@@ -16,6 +16,6 @@ def register_pipelines(register: Register) -> None:
     )
     register(
         "unpaired",
-        "rlcore_transformers.preferences.labelled_answers:build_unpaired",
+        "rlcore_transformers.preferences.preferences:build_unpaired",
         summary="tokenise answers, each labelled desirable or not",
     )

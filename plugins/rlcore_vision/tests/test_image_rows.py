@@ -10,8 +10,7 @@ from vision_making import picture, policy_of, prompts_of
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore_transformers.data.samples import build_samples
-from rlcore_transformers.preferences.labelled_answers import build_unpaired
-from rlcore_transformers.preferences.preferences import build_preferences
+from rlcore_transformers.preferences.preferences import build_preferences, build_unpaired
 from rlcore_vision.image_rows import place_images
 from rlcore_vision.image_store import FIRST
 

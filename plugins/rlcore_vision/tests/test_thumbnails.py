@@ -13,8 +13,8 @@ from vision_making import answered, picture, policy_of, prompts_of
 import rlcore
 from rlcore.types import Trajectories
 from rlcore_testing.rig.isolate import call_on_two_ranks
-from rlcore_vision import thumbnails
-from rlcore_vision.thumbnails import FOLDER, copy_images, images_of
+from rlcore_vision import model
+from rlcore_vision.model import FOLDER, copy_images, images_of
 from rlcore_vision.tiny_families import FAMILIES
 
 
@@ -47,7 +47,7 @@ def test_copies_are_small_and_bounded_in_bytes(tmp_path: Path, monkeypatch: pyte
     with Image.open(io.BytesIO(file.read_bytes())) as image:
         assert image.size == (96, 48)
     most = 3 * file.stat().st_size
-    monkeypatch.setattr(thumbnails, "MAX_BYTES", most)
+    monkeypatch.setattr(model, "MAX_BYTES", most)
     for seeds in (range(1, 8), range(8, 12)):
         copy_images(tmp_path, images_of(batch_of(policy, seeds)))
     sizes = [file.stat().st_size for file in (tmp_path / FOLDER).glob("*.png")]

@@ -8,7 +8,7 @@ import torch
 
 from rlcore_testing import Case, conformance
 from rlcore_vision.options import VisionLanguageConfig
-from rlcore_vision.scorer import build_vision_scorer
+from rlcore_vision.reward.reward_model import build_vision_scorer
 from rlcore_vision.tiny_families import FAMILIES
 
 FOLDER = Path(tempfile.mkdtemp(prefix="rlcore-vision-")) / "scorer"

@@ -15,12 +15,11 @@ from PIL import Image
 from vision_making import picture, policy_of, scored_alone
 
 from rlcore.errors import DataError
-from rlcore_vision import missing_reward
+from rlcore_vision import image_rows
 from rlcore_vision.image_store import STORES
 from rlcore_vision.options import VisionLanguageConfig
 from rlcore_vision.reward.config import VisionRewardConfig
-from rlcore_vision.reward.reward_model import VisionRewardModel
-from rlcore_vision.scorer import build_vision_scorer
+from rlcore_vision.reward.reward_model import VisionRewardModel, build_vision_scorer
 from rlcore_vision.tiny_families import FAMILIES
 
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what colour ?"}]}]
@@ -138,4 +137,4 @@ def test_without_its_package_the_reward_names_the_extra_before_a_model_is_loaded
 
 
 def test_without_its_package_the_reward_has_the_names_of_its_options() -> None:
-    assert set(missing_reward.OPTIONS) == {field.name for field in attrs.fields(VisionRewardConfig)}
+    assert set(image_rows.OPTIONS) == {field.name for field in attrs.fields(VisionRewardConfig)}

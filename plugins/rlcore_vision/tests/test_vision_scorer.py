@@ -16,8 +16,7 @@ from rlcore.errors import ModelError
 from rlcore.types import Trajectories
 from rlcore_vision.options import VisionLanguageConfig
 from rlcore_vision.reward.config import VisionRewardConfig
-from rlcore_vision.reward.reward_model import VisionRewardModel
-from rlcore_vision.scorer import HEAD, SeeingScorer, build_vision_scorer
+from rlcore_vision.reward.reward_model import HEAD, SeeingScorer, VisionRewardModel, build_vision_scorer
 
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what colour is the shape ?"}]}]
 

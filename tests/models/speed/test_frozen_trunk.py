@@ -263,8 +263,8 @@ def test_a_model_whose_upper_layers_read_more_than_hidden_states_has_no_trunk_ca
 
 
 def test_encoder_decoders_and_unknown_models_have_no_trunk_cache() -> None:
+    from rlcore_transformers.models.causal import build_seq2seq_lm
     from rlcore_transformers.models.model_options import Seq2SeqLMConfig
-    from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
     config = Seq2SeqLMConfig(unfrozen_layers=1)
     policy, batch = build_seq2seq_lm(make_t5(), config, tokenizer=make_tokenizer()), trajectories("right")

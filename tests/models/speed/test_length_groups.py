@@ -15,12 +15,11 @@ from transformers import BloomConfig, GPTJConfig, PreTrainedModel
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_ilql.config import q_heads
 from rlcore_testing.small import make_gpt2, make_t5, make_tokenizer
-from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.causal import build_causal_lm, build_seq2seq_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
 from rlcore_transformers.models.policy import ModelPolicy
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
-from rlcore_transformers.models.speed import length_groups
-from rlcore_transformers.models.speed.length_groups import cut
+from rlcore_transformers.models.speed import activations
+from rlcore_transformers.models.speed.activations import cut
 
 
 def cost(lengths: list[int], cuts: tuple[int, ...], price: int) -> int:
@@ -112,10 +111,10 @@ def test_length_groups_give_the_outputs_of_one_pass(name: str, left: bool, monke
     policy.model.register_forward_pre_hook(lambda *_: passes.append(1))
     if isinstance(policy.reference, PreTrainedModel):
         policy.reference.register_forward_pre_hook(lambda *_: passes.append(1))
-    monkeypatch.setattr(length_groups, "PASS", 10**6)
+    monkeypatch.setattr(activations, "PASS", 10**6)
     whole = told(policy, batch)
     assert len(passes) == 2
-    monkeypatch.setattr(length_groups, "PASS", 4)
+    monkeypatch.setattr(activations, "PASS", 4)
     grouped = told(policy, batch)
     assert len(passes) >= 2 + 2 * 3
     for said, expected in zip(grouped[:2], whole[:2], strict=True):
@@ -135,7 +134,7 @@ def test_length_groups_give_the_outputs_of_one_pass(name: str, left: bool, monke
 
 
 def test_a_packed_batch_is_not_divided_into_length_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_groups, "PASS", 0)
+    monkeypatch.setattr(activations, "PASS", 0)
     torch.manual_seed(1)
     policy, passes = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=make_tokenizer()), list[int]()
     policy.model.register_forward_pre_hook(lambda *_: passes.append(1))
@@ -148,9 +147,9 @@ def test_a_length_group_without_chosen_tokens_is_scored(monkeypatch: pytest.Monk
     policy, batch = POLICIES["gptj"](), ragged()
     batch.action_mask[4] = False
     batch.action_mask[0] = False
-    monkeypatch.setattr(length_groups, "PASS", 10**6)
+    monkeypatch.setattr(activations, "PASS", 10**6)
     whole = policy.score(batch).logprobs
-    monkeypatch.setattr(length_groups, "PASS", 0)
+    monkeypatch.setattr(activations, "PASS", 0)
     assert torch.allclose(policy.score(batch).logprobs, whole, atol=1e-5)
 
 
@@ -158,9 +157,9 @@ def test_a_length_group_without_chosen_tokens_is_scored(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", POLICIES)
 def test_length_groups_score_the_value_after_the_last_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, batch = POLICIES[name](), ragged().extended()
-    monkeypatch.setattr(length_groups, "PASS", 10**6)
+    monkeypatch.setattr(activations, "PASS", 10**6)
     whole = policy.score(batch).values
-    monkeypatch.setattr(length_groups, "PASS", 0)
+    monkeypatch.setattr(activations, "PASS", 0)
     grouped = policy.score(batch).values
     assert whole is not None
     assert grouped is not None

@@ -18,15 +18,13 @@ from rlcore.types import Prompt, Trajectories
 from rlcore_ilql import q_heads as q_head_module
 from rlcore_ilql.config import q_heads
 from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
-from rlcore_transformers.cpu.block_cache import SharedCache
-from rlcore_transformers.cpu.packed_decoder import PackedDecoder
+from rlcore_transformers.cpu.packed_decoder import PackedDecoder, SharedCache
 from rlcore_transformers.models import forward
-from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.causal import build_causal_lm, build_seq2seq_lm
 from rlcore_transformers.models.decoding.cache import PreallocatedLayer
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
-from rlcore_transformers.models.speed import BY_NAME, fused_logprobs, length_groups, packing
+from rlcore_transformers.models.speed import BY_NAME, activations, fused_logprobs, packing
 from rlcore_transformers.models.speed.frozen_trunk import FrozenTrunk
 from rlcore_transformers.models.speed.packing import AttentionGroups
 from rlcore_transformers.sampling import sampler
@@ -140,7 +138,7 @@ def attention_groups(bench: Bench) -> bool:
 
 
 def length_groups_of(policy: Any, bench: Bench) -> bool:
-    bench.patch.setattr(length_groups, "PASS", 0)
+    bench.patch.setattr(activations, "PASS", 0)
     passes = list[int]()
     policy.model.register_forward_pre_hook(lambda *_: passes.append(1))
     policy.score(batch_of(3, 20, 20))

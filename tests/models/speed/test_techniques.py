@@ -120,8 +120,8 @@ def _outputs(policy: Any) -> list[torch.Tensor]:
 def test_the_log_lists_disabled_speed_techniques_with_the_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from rlcore_transformers.models.causal import build_seq2seq_lm
     from rlcore_transformers.models.model_options import Seq2SeqLMConfig
-    from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
     config = CausalLMConfig(attention="eager", speed=SpeedConfig(fused_logprobs=False))
     build_causal_lm(make_gpt2().config, config, tokenizer=make_tokenizer())

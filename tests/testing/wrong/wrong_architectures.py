@@ -8,11 +8,10 @@ from transformers import AutoConfig, MistralConfig, MistralForCausalLM, T5Config
 
 from rlcore.config import evolve
 from rlcore_testing.small import make_tokenizer
-from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.causal import build_causal_lm, build_seq2seq_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.models.save_load import HEADS_FILE
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 
 class Wrong(ModelPolicy):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import ConfigError
-from rlcore.sharding.whole import WholeModel
+from rlcore.sharding import WholeModel
 
 
 class Unaveraged(WholeModel):

@@ -15,9 +15,8 @@ from rlcore_engines.ray import skeleton
 from rlcore_testing.rig.policies import PROBE
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
 from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
-from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.causal import build_causal_lm, build_seq2seq_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 PROMPTS = make_prompts(TEXTS * 2)
 SEEDS = derive_seeds(1, range(len(PROMPTS)))

@@ -12,8 +12,8 @@ from rlcore.errors import DataError
 from rlcore.settings import SamplingConfig
 from rlcore_engines.vllm.client import VLLMServer
 from rlcore_engines.vllm.connection import EngineError
-from rlcore_engines.vllm.dispatch import ATTEMPTS, Dispatch
 from rlcore_engines.vllm.generation import Completion, Generated
+from rlcore_engines.vllm.vllm_sampler import ATTEMPTS, Dispatch
 
 MakeServer = Callable[[], StandIn]
 

@@ -16,8 +16,8 @@ from rlcore_engines.vllm.config import VLLMConfig
 from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
 from rlcore_testing.small import make_t5, make_tokenizer
+from rlcore_transformers.models.causal import build_seq2seq_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
-from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 
 def test_a_policy_that_vllm_does_not_serve_is_refused(stand_in: StandIn, tmp_path: Path) -> None:

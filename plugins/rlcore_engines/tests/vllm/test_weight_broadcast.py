@@ -14,11 +14,12 @@ from test_new_weights import PROMPTS, SAMPLING, SEEDS, make_policy
 from test_sampler_runs import rollouts, train, weights
 from vllm_stand_in import StandIn
 
-from rlcore_engines.vllm import weight_broadcast, weight_group
+from rlcore_engines.vllm import fleet
+from rlcore_engines.vllm import weights as weight_group
 from rlcore_engines.vllm.config import VLLMConfig
 from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
-from rlcore_engines.vllm.weight_group import WeightGroup, pack, plan
+from rlcore_engines.vllm.weights import WeightGroup, pack, plan
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.rig.policies import perturb
 
@@ -71,7 +72,7 @@ def test_a_run_is_the_same_as_with_files(
 ) -> None:
     """In any number of buckets; and nothing but the configuration is written."""
     filed = train(stand_in.url, tmp_path / "files", run={"steps": 3})
-    monkeypatch.setattr(weight_broadcast, "plan", partial(plan, limit=2000))
+    monkeypatch.setattr(fleet, "plan", partial(plan, limit=2000))
     sampler = {"name": "vllm", **broadcasting(stand_in, other), "weights_dir": str(tmp_path / "weights")}
     written = list[str]()
 
@@ -116,7 +117,7 @@ def test_a_server_that_was_started_again_joins_anew_and_receives_the_weights_of_
 def test_a_server_that_dies_while_it_receives_is_left_out(
     stand_in: StandIn, other: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_broadcast, "plan", partial(plan, limit=2000))
+    monkeypatch.setattr(fleet, "plan", partial(plan, limit=2000))
     policy, sampler = make_policy(), VLLMSampler(VLLMConfig(**broadcasting(stand_in, other)))
 
     def die(group: WeightGroup) -> None:
@@ -140,7 +141,7 @@ def test_an_error_of_the_engine_ends_the_run_without_a_delay(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run would wait for workers that no longer receive."""
-    monkeypatch.setattr(weight_broadcast, "plan", partial(plan, limit=2000))
+    monkeypatch.setattr(fleet, "plan", partial(plan, limit=2000))
     policy, sampler = make_policy(), VLLMSampler(VLLMConfig(**broadcasting(stand_in)))
 
     def refuse(_: WeightGroup) -> None:

@@ -137,7 +137,7 @@ def test_failures_are_raised_and_closing_ends_the_session(start_server: Any, rem
 @pytest.mark.parametrize("law", [each for each in CASES if each.values[0].law.name not in ELSEWHERE])
 def test_law_of_environments(law: Case, url: str, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "rlcore_environments.factory.factory_of", lambda given: remote(url=url, **TEXTS, max_turns=8)
+        "rlcore_environments.answers.factory_of", lambda given: remote(url=url, **TEXTS, max_turns=8)
     )  # in place of this Python, which lacks openenv
     law()
 

@@ -134,7 +134,7 @@ def test_failures_are_raised(remote: Any) -> None:
 @pytest.mark.parametrize("law", CASES)
 def test_law_of_environments(law: Case, remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "rlcore_environments.factory.factory_of", lambda given: remote(eval_rows=2)
+        "rlcore_environments.answers.factory_of", lambda given: remote(eval_rows=2)
     )  # in the other Python
     law()
 

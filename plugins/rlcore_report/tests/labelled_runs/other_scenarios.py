@@ -31,7 +31,7 @@ from scenarios import (
 )
 from torch import Tensor
 
-from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
+from rlcore_ddpo.pipeline_loading import make_tiny_pipeline
 
 
 def in_order(outputs: Sequence[str]) -> list[float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlcore_testing.small import make_gpt2, make_tokenizer
-from rlcore_tools.new_plugin.write import KINDS
+from rlcore_tools.new_plugin.new_plugin_command import KINDS
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -18,7 +18,7 @@ import torch
 import rlcore
 from rlcore.cli import main
 from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer, toy_reward
-from rlcore_tools.new_plugin.write import KINDS
+from rlcore_tools.new_plugin.new_plugin_command import KINDS
 
 train = rlcore.train
 

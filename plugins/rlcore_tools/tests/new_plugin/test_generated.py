@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from scaffold_workshop import Workshop
 
-from rlcore_tools.new_plugin.write import KINDS, LONGEST, new_plugin
+from rlcore_tools.new_plugin.new_plugin_command import KINDS, LONGEST, new_plugin
 
 CHILD = Path(__file__).with_name("scaffold_child.py")
 WARM = Path(__file__).resolve().parents[4] / "tests" / "warm"

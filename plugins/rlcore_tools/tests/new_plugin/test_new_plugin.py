@@ -18,7 +18,7 @@ import rlcore
 from rlcore.cli import main
 from rlcore.errors import PluginNameError, ScaffoldError
 from rlcore_testing.laws.components import MAX_NAME
-from rlcore_tools.new_plugin.write import KINDS, LONGEST, new_plugin, next_commands, read_name, requirement
+from rlcore_tools.new_plugin.new_plugin_command import KINDS, LONGEST, new_plugin, next_commands, read_name, requirement
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "numpy")
 

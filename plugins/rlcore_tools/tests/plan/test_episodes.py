@@ -12,7 +12,7 @@ from rlcore.config import merge
 from rlcore.errors import DataError
 from rlcore.protocols import Step
 from rlcore_tools.plan.estimate import estimate
-from rlcore_tools.plan.lengths import ONE_TURN
+from rlcore_tools.plan.workload import ONE_TURN
 
 __all__ = ["folders"]  # a fixture
 

@@ -12,8 +12,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.functional import layer_norm
 from torch.utils._pytree import tree_leaves
 
-from rlcore_tools.plan.fake_tensors import fake_tensors
-from rlcore_tools.plan.heap import held
+from rlcore_tools.plan.fake_tensors import fake_tensors, held
 
 Call = Callable[[Tensor, Tensor], Any]
 CALLS: dict[str, Call] = {

@@ -17,9 +17,9 @@ from planning_making import imitation as small_imitation
 from transformers import GPT2Config
 
 from rlcore.ranks import Ranks
-from rlcore_tools.plan import estimate, heap, planned_run
-from rlcore_tools.plan.fake_tensors import FakeTensors, fake_tensors
-from rlcore_tools.plan.heap import Block, Heap, LiveBytes
+from rlcore_tools.plan import estimate, planned_run
+from rlcore_tools.plan import fake_tensors as heap
+from rlcore_tools.plan.fake_tensors import Block, FakeTensors, Heap, LiveBytes, fake_tensors
 from rlcore_tools.plan.planned_run import Draws
 from rlcore_tools.plan.step_memory import Measured, Phase
 
@@ -31,7 +31,7 @@ glibc = pytest.mark.skipif(heap._LIBRARY is None, reason="about glibc's malloc")
 BLOCKS = """
 import ctypes, json, os, sys
 from pathlib import Path
-from rlcore_tools.plan.heap import Heap
+from rlcore_tools.plan.fake_tensors import Heap
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

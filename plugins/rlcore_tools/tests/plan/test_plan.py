@@ -23,8 +23,7 @@ from rlcore.errors import ConfigError
 from rlcore.training.api import train_from_config
 from rlcore_ppo.trainer import PPOTrainer
 from rlcore_tools.plan.estimate import estimate
-from rlcore_tools.plan.fake_tensors import fake_tensors
-from rlcore_tools.plan.heap import LiveBytes
+from rlcore_tools.plan.fake_tensors import LiveBytes, fake_tensors
 from rlcore_tools.plan.sizes import parse_size, write_size
 from rlcore_tools.plan.step_memory import Measured
 from rlcore_transformers.models.speed.fused_logprobs import score_tokens

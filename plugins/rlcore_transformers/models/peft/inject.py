@@ -25,7 +25,7 @@ from rlcore.config.yaml_files import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.safe_text import show
 from rlcore_transformers.models.hub import WEIGHTS_FILE, first_line
-from rlcore_transformers.models.kind import ENCODER_DECODER, kind_of, without_wrapper
+from rlcore_transformers.models.input_layout import ENCODER_DECODER, kind_of, without_wrapper
 from rlcore_transformers.models.peft.adapters import Adapters, find_adapters, take_out
 
 GIVEN = "peft_given_to_rlcore"

@@ -28,8 +28,7 @@ from rlcore.types import to_device
 from rlcore_transformers.models.hub import quiet_transformers
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 from rlcore_transformers.models.speed import TechniqueRefused
-from rlcore_transformers.models.speed.activations import probe_tokens, probing, require_same
-from rlcore_transformers.models.speed.length_groups import cut
+from rlcore_transformers.models.speed.activations import cut, probe_tokens, probing, require_same
 
 CALL = 6_000
 """Elements of padding (positions times the width of all heads) that take a CPU about as long as one more call of

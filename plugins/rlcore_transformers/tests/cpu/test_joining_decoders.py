@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from rlcore.protocols import DecoderRequest, DecodeStep
 from rlcore.protocols.learners import joins
 from rlcore_testing.small import make_gpt2, make_llama, make_tokenizer
-from rlcore_transformers.cpu import block_cache, packed_decoder
+from rlcore_transformers.cpu import packed_decoder
+from rlcore_transformers.cpu import packed_decoder as block_cache
 from rlcore_transformers.cpu.packed_decoder import PackedDecoder, pays
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder

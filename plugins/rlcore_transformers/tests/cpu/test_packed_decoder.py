@@ -16,8 +16,7 @@ from transformers import PreTrainedModel
 from rlcore.protocols import Decoder, DecoderRequest, DecodeStep
 from rlcore_testing.small import EOS, PAD
 from rlcore_transformers.cpu import packed_decoder as packed_decoding
-from rlcore_transformers.cpu.block_cache import BlockCache, SharedCache
-from rlcore_transformers.cpu.packed_decoder import PackedDecoder, pays
+from rlcore_transformers.cpu.packed_decoder import BlockCache, PackedDecoder, SharedCache, pays
 from rlcore_transformers.cpu.plugin import make_decoder
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 from rlcore_transformers.models.input_layout import CausalLayout
@@ -94,7 +93,7 @@ def test_packed_decoding_has_the_outputs_of_padded_decoding(
     name: str, kind: str, least_shared: int, cache: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_decoding, "MIN_SHARED_PROMPT", least_shared)
-    monkeypatch.setattr("rlcore_transformers.cpu.block_cache.WIDTH", 3)
+    monkeypatch.setattr("rlcore_transformers.cpu.packed_decoder.WIDTH", 3)
     model, prompts = make(name), PROMPTS[kind]
     padded = CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one)
     packed = packed_decoder(model, prompts, max_new_tokens=NEW, heads=one)
@@ -105,7 +104,7 @@ def test_packed_decoding_has_the_outputs_of_padded_decoding(
 
 
 def test_a_block_of_the_cache_holds_only_sequences_that_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlcore_transformers.cpu.block_cache.WIDTH", 4)
+    monkeypatch.setattr("rlcore_transformers.cpu.packed_decoder.WIDTH", 4)
     model = make("gpt2")
     decoder = packed_decoder(model, [[1] * n for n in (5, 3, 10, 4, 6)], max_new_tokens=7)
     decoder.start()
@@ -177,7 +176,7 @@ def test_the_kind_of_cache_depends_on_the_lengths(length: int, groups: int, new:
 def test_packed_decoding_in_bfloat16_stays_near_padded_decoding(
     is_mixed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlcore_transformers.cpu.block_cache.WIDTH", 3)
+    monkeypatch.setattr("rlcore_transformers.cpu.packed_decoder.WIDTH", 3)
     model, prompts = make("llama, grouped heads"), PROMPTS["groups, ragged"]
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if is_mixed else nullcontext
     model.to(torch.float32 if is_mixed else torch.bfloat16)

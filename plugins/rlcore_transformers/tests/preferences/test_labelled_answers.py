@@ -7,8 +7,7 @@ import pytest
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore.types import Sample
-from rlcore_transformers.preferences.labelled_answers import LabelledSample, build_unpaired
-from rlcore_transformers.preferences.preferences import build_preferences
+from rlcore_transformers.preferences.preferences import LabelledSample, build_preferences, build_unpaired
 
 EOS = 30  # of the character tokenizer
 

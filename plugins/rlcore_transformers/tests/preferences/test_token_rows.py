@@ -10,8 +10,7 @@ import torch
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore.types import Sample
-from rlcore_transformers.preferences.labelled_answers import LabelledSample, build_unpaired
-from rlcore_transformers.preferences.preferences import Pair, build_preferences
+from rlcore_transformers.preferences.preferences import LabelledSample, Pair, build_preferences, build_unpaired
 
 ROW = {"prompt_ids": [7, 0], "chosen_ids": [2, 3], "rejected_ids": [4]}
 PAIR = Pair(Sample((7, 0, 2, 3), (False, False, True, True)), Sample((7, 0, 4), (False, False, True)))

@@ -1,1 +1,0 @@
-"""The command `rlcore rollouts`: list runs, and print their rollouts and completions."""
