@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rlcore.checkpoints.claim import is_locked
-from rlcore.checkpoints.run_folder import RunDir, is_run
+from rlcore.checkpoints.run_folder import RunDir, is_locked, is_run
 from rlcore.config.options import from_json
 from rlcore.errors import CheckpointError, NoRollouts, io_remedy
 

@@ -29,8 +29,7 @@ from urllib.parse import parse_qs, urlsplit
 import attrs
 import numpy as np
 
-from rlcore.checkpoints.claim import is_locked
-from rlcore.checkpoints.run_folder import MARK, RunDir
+from rlcore.checkpoints.run_folder import MARK, RunDir, is_locked
 from rlcore.components import describe_error
 from rlcore.safe_text import visible
 from rlcore_report.answer import Change, change_in, change_of, in_one_sentence, judged, main_metrics

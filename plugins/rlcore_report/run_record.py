@@ -21,8 +21,7 @@ import attrs
 import numpy as np
 
 from rlcore._version import __version__
-from rlcore.checkpoints.claim import is_locked
-from rlcore.checkpoints.run_folder import MARK, RunDir
+from rlcore.checkpoints.run_folder import MARK, RunDir, is_locked
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
 from rlcore.safe_text import visible

@@ -98,22 +98,6 @@ class RunLock:
         self._lock.release()
 
 
-def is_locked(folder: Path) -> bool:
-    """Return whether a process writes to a run; False if that cannot be told, as in a folder that is read-only."""
-    file = folder / LOCK
-    if not (file.is_file() and (folder / OWNER).is_file()):  # no lock is touched that a run may be about to take
-        return False
-    lock = FileLock(file.resolve(), timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        return True
-    except OSError:
-        return False
-    lock.release()
-    return False
-
-
 def _read_owner(file: Path) -> str:
     try:
         owner = from_json(file.read_text(encoding="utf-8"))

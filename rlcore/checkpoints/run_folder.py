@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from filelock import FileLock, Timeout
 
 from rlcore.checkpoints.manifest import MISSING, unreadable
 from rlcore.config.options import from_json, to_plain
@@ -445,3 +446,19 @@ def _replace(file: Path, parts: Iterable[bytes]) -> None:
         sync(file.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process writes to a run; False if that cannot be told, as in a folder that is read-only."""
+    file = folder / LOCK
+    if not (file.is_file() and (folder / OWNER).is_file()):  # no lock is touched that a run may be about to take
+        return False
+    lock = FileLock(file.resolve(), timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    lock.release()
+    return False

@@ -71,7 +71,7 @@ class _Asked:
 
 
 @attrs.define(eq=False)
-class Dispatch(Generic[T]):
+class SharedCall(Generic[T]):
     """Parts of a round, each sampled by the next idle actor.
 
     Attributes:
@@ -184,7 +184,7 @@ class Crew:
 
     Attributes:
         workers: their handles.
-        returning: those that are being replaced (`Dispatch`).
+        returning: those that are being replaced (`SharedCall`).
         lost: those that are not replaced any more.
         version: name of the policy's present weights.
         is_main: whether this process starts actors and sends weights; the others look both up.
@@ -306,9 +306,9 @@ class Crew:
         config = self.config
         return _room({"CPU": config.num_cpus, "GPU": config.num_gpus, **config.resources})
 
-    def dispatch(self, parts: Sequence[T], ask: Callable[[Any, T], Any]) -> Dispatch[T]:
+    def dispatch(self, parts: Sequence[T], ask: Callable[[Any, T], Any]) -> SharedCall[T]:
         """Return what deals the parts of a round to the actors."""
-        return Dispatch(self.workers, parts, ask, self.config.timeout_s, self.returning, self.lost)
+        return SharedCall(self.workers, parts, ask, self.config.timeout_s, self.returning, self.lost)
 
     def close(self) -> None:
         """End the actors, and a Ray that was started; a later call starts anew."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import attrs
 
+from rlcore.checkpoints.run_folder import is_locked
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore_tools.sweep.child import (
     Child,
@@ -133,8 +134,6 @@ class SweepLoop:
 
     def _is_free(self, number: int) -> bool:
         """Return whether no process writes to a trial's run: one of a sweep that was killed may still do so."""
-        from rlcore.checkpoints.claim import is_locked  # imports torch
-
         return not is_locked(self.folder.run(number))
 
     def _note_wait(self) -> None:
