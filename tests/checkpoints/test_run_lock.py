@@ -15,7 +15,8 @@ import pytest
 from filelock import FileLock
 from kill_points import fork, wait
 
-from rlcore.checkpoints.claim import RunLock, is_locked
+from rlcore.checkpoints.claim import RunLock
+from rlcore.checkpoints.run_folder import is_locked
 from rlcore.errors import RunInUse
 
 
