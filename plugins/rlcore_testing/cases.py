@@ -27,7 +27,7 @@ MODULES = {
     "trainers": "rlcore_testing.laws.trainers",
     "pipelines": "rlcore_testing.laws.pipelines",
     "architectures": "rlcore_testing.laws.architectures",
-    "scorers": "rlcore_testing.laws.rewards",
+    "scorers": "rlcore_testing.laws.scorers",
     "learners": "rlcore_testing.laws.learners",
     "rollout_stores": "rlcore_testing.laws.stores",
     "loggers": "rlcore_testing.laws.loggers",
@@ -35,9 +35,9 @@ MODULES = {
     "rewards": "rlcore_testing.laws.rewards",
     "optimizers": "rlcore_testing.laws.optimizers",
     "schedulers": "rlcore_testing.laws.schedulers",
-    "shardings": "rlcore_testing.laws.learners",
+    "shardings": "rlcore_testing.laws.shardings",
     "environments": "rlcore_testing.laws.environments",
-    "commands": "rlcore_testing.laws.dist",
+    "commands": "rlcore_testing.laws.commands",
 }
 """Kind of law → module that defines its laws."""
 

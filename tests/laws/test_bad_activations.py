@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlcore_testing.cases import cases
-from rlcore_testing.laws.trainers import a_bad_number_stops_the_run_or_is_counted, outcome
+from rlcore_testing.laws.trainer_numbers import a_bad_number_stops_the_run_or_is_counted, outcome
 from rlcore_testing.rig.rollouts import PLACES
 from rlcore_testing.rig.runs import Tiny, eager_options
 

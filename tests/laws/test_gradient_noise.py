@@ -14,14 +14,14 @@ from small_trainers import TRAINERS, subject_of
 
 from rlcore.plugins.registry import registries
 from rlcore_testing.law import Law, Subject
-from rlcore_testing.laws.learners import two_processes_make_the_steps_of_one
+from rlcore_testing.laws.shardings import two_processes_make_the_steps_of_one
 from rlcore_testing.laws.trainer_invariance import (
     divided_weights_equal_whole_ones,
     micro_batches_change_nothing,
     padding_changes_nothing,
     two_processes_equal_one,
 )
-from rlcore_testing.laws.trainers import the_temperature_divides_the_logits
+from rlcore_testing.laws.trainer_scores import the_temperature_divides_the_logits
 from rlcore_testing.rig.compare_runs import weights
 from rlcore_testing.rig.gradient_noise import SHARE, SWITCH, GradientNoise
 from rlcore_testing.rig.runs import Tiny, noisy, run

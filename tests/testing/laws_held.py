@@ -18,6 +18,7 @@ from rlcore_testing import Law, LawBroken, Subject
 from rlcore_testing.law import laws_in
 from rlcore_testing.laws import (
     architectures,
+    commands,
     components,
     dist,
     environments,
@@ -28,12 +29,11 @@ from rlcore_testing.laws import (
     rewards,
     samplers,
     schedulers,
+    scorers,
+    shardings,
     stores,
     trainers,
 )
-from rlcore_testing.laws import dist as commands
-from rlcore_testing.laws import learners as shardings
-from rlcore_testing.laws import rewards as scorers
 
 LAWS: dict[str, ModuleType] = {
     "dists": dist, "components": components, "architectures": architectures, "commands": commands,

@@ -21,7 +21,7 @@ from rlcore.optim import Updater
 from rlcore.ranks.rounds import micro_batches
 from rlcore_ilql import trainer as ilql_trainer
 from rlcore_testing import LawBroken, Recorded, Subject
-from rlcore_testing.laws.trainer_invariance import it_equals_its_oracle, two_processes_equal_the_oracle
+from rlcore_testing.laws.trainer_oracle import it_equals_its_oracle, two_processes_equal_the_oracle
 from rlcore_transformers.models.policy import ModelPolicy
 
 SMALL: dict[str, Any] = {

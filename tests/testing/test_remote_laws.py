@@ -15,9 +15,9 @@ from rlcore.sampling import sample
 from rlcore.types import Trajectories
 from rlcore_testing import LawBroken, Remote, Subject
 from rlcore_testing.law import laws_in
-from rlcore_testing.laws import sampler_draws
+from rlcore_testing.laws import remote_samplers
 
-LAWS = {law.name: law for law in laws_in(sampler_draws)}
+LAWS = {law.name: law for law in laws_in(remote_samplers)}
 FAULTS = ("dies", "late", "twice")
 
 

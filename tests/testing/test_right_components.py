@@ -16,7 +16,7 @@ from warm_fixtures import SLOW_LAWS
 from rlcore.plugins.builtin import COMMANDS
 from rlcore_testing import Law
 from rlcore_testing.law import laws_in
-from rlcore_testing.laws import dist, environments, loggers, sampler_draws, submitted_rounds
+from rlcore_testing.laws import dist, loggers, players, remote_samplers, submitted_rounds
 from rlcore_testing.rig.worker import Spawned
 
 
@@ -45,7 +45,7 @@ CLOSED, ALLOWED, SEED = (
     "it_samples_again_after_close", "only_allowed_tokens_are_sampled", "a_row_depends_on_its_own_seed",
 )  # fmt: skip
 FROZEN = "unfrozen_layers_are_the_top_ones"
-REMOTE = [law.name for law in (*laws_in(sampler_draws), *laws_in(submitted_rounds))]
+REMOTE = [law.name for law in (*laws_in(remote_samplers), *laws_in(submitted_rounds))]
 """Laws of samplers whose test describes their workers, and of those with `submit` and `collect`."""
 OF_THE_POLICY = (
     "batches_change_nothing", "beta_adds_advantages_to_the_logits", "frequencies_match_the_policy",
@@ -163,7 +163,7 @@ def test_any_right_component_keeps_the_law(law: Law) -> None:
 @pytest.mark.parametrize("name", ["right", "observer", "wrapping", "plays_right"])
 @pytest.mark.parametrize("law", laws_in(dist), ids=lambda law: law.name)
 def test_a_right_dist_keeps_the_law(law: Law, name: str, site: Site) -> None:
-    of_wrappers, of_players = law.name == "wrappers_keep_the_interface", law.name in vars(environments)
+    of_wrappers, of_players = law.name == "wrappers_keep_the_interface", law.name in vars(players)
     is_for_others = (of_wrappers and name != "wrapping") or (of_players and name != "plays_right")
     assert_kept(law, DISTS[name].install(site), but=[law.name] * is_for_others)
 

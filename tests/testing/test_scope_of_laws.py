@@ -14,8 +14,7 @@ from sites import Site, wrong
 from rlcore_testing import Law, LawBroken, Subject
 from rlcore_testing.cases import cases
 from rlcore_testing.law import laws_in
-from rlcore_testing.laws import dist, learners, rewards, samplers
-from rlcore_testing.laws import rewards as scorers
+from rlcore_testing.laws import dist, learners, rewards, samplers, scorers
 from rlcore_testing.rig.sampler_calls import chi_square_probability
 from rlcore_testing.rig.worker import Spawned
 

@@ -14,12 +14,12 @@ from sites import installed
 
 from rlcore_testing import Subject
 from rlcore_testing.law import laws_in
-from rlcore_testing.laws import architecture_saving, dist, loggers, sampler_draws, submitted_rounds
-from rlcore_testing.rig.policies import read_folders
+from rlcore_testing.laws import architecture_saving, dist, loggers, remote_samplers, submitted_rounds
+from rlcore_testing.rig.reference_transformers import read_folders
 from rlcore_testing.rig.worker import Spawned
 
 ELSEWHERE = {
-    "it_equals_its_oracle", "two_processes_equal_the_oracle", *(law.name for law in laws_in(sampler_draws)),
+    "it_equals_its_oracle", "two_processes_equal_the_oracle", *(law.name for law in laws_in(remote_samplers)),
     *(law.name for law in laws_in(submitted_rounds)),
 }  # fmt: skip
 """Laws that are seen to fail in test_oracle_laws.py, test_remote_laws.py and test_submission_law.py."""

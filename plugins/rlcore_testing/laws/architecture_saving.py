@@ -203,7 +203,7 @@ def plain_transformers_loads_what_was_saved(subject: Subject) -> None:
             perturb(policy)
         folders = [str(stack.enter_context(saved(policy))) for policy in policies]
         found = call_in_new_process(
-            "rlcore_testing.rig.policies:read_folders",
+            "rlcore_testing.rig.reference_transformers:read_folders",
             {"folders": folders, "sequences": [list(each) for each in SEQUENCES], "text": TEXT},
             what="loading a saved folder with transformers alone",
         )

@@ -25,6 +25,12 @@ from torch import Tensor
 from rlcore.protocols import Policy
 from rlcore.types import Trajectories
 from rlcore_testing.law import Subject, law, require
+from rlcore_testing.laws.architecture_heads import (  # noqa: F401  laws of architectures, found in this module
+    a_head_trains_with_the_policy,
+    advantages_are_those_of_the_head_that_steers,
+    heads_are_saved,
+    outputs_of_a_head_are_returned_by_name,
+)
 from rlcore_testing.laws.architecture_saving import (  # noqa: F401  laws of architectures, found in this module
     a_reference_does_not_change,
     a_reference_equals_the_start,
@@ -36,13 +42,9 @@ from rlcore_testing.laws.architecture_saving import (  # noqa: F401  laws of arc
     the_module_excludes_the_reference,
     the_seed_determines_random_weights,
 )
-from rlcore_testing.laws.architecture_scores import (  # noqa: F401  laws of architectures, found in this module  # noqa: F401  laws of architectures, found in this module
-    a_head_trains_with_the_policy,
+from rlcore_testing.laws.architecture_scores import (  # noqa: F401  laws of architectures, found in this module
     a_sequence_without_actions_changes_nothing,
-    advantages_are_those_of_the_head_that_steers,
-    heads_are_saved,
     optional_outputs_come_on_request,
-    outputs_of_a_head_are_returned_by_name,
     padding_changes_nothing,
     scores_are_those_of_plain_transformers,
     temperature_divides_the_scored_logits,

@@ -1,38 +1,21 @@
-"""Laws of a dist: its metadata, its entry points, and the cost and side effects of importing them.
-
-Also in this file: the law of the hook `wrap_component`: a wrapper has the interface of what it wraps; laws of
-commands: their help is light and complete, and wrong usage exits with 2.
-"""
+"""Laws of a dist: its metadata, its entry points, and the cost and side effects of importing them."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import inspect
-import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
-import attrs
-import pluggy
 from packaging.requirements import Requirement
 
-from rlcore import hookspecs
-from rlcore.components import Component, describe_error, normalise
-from rlcore.config import structure
-from rlcore.plugins.choice import HOOK, layers_of
+from rlcore.components import normalise
 from rlcore.plugins.discovery import State
 from rlcore.plugins.metadata import CORE, installed_dist
-from rlcore.plugins.registry import all_registries
-from rlcore.settings import TrainConfig
-from rlcore_testing.law import BASE, DIST, LawBroken, Subject, is_not_the_core, law, require
-from rlcore_testing.laws.environments import (  # noqa: F401  laws of dists
+from rlcore_testing.law import DIST, LawBroken, Subject, is_not_the_core, law, require
+from rlcore_testing.laws.players import (  # noqa: F401  laws of dists
     a_failed_episode_has_no_score_and_others_go_on,
     a_failure_is_not_a_reward_of_zero,
     episodes_have_the_tokens_of_one_rendering,
@@ -41,134 +24,11 @@ from rlcore_testing.laws.environments import (  # noqa: F401  laws of dists
     texts_of_an_environment_are_no_control_tokens,
     the_reward_of_a_turn_is_at_its_last_token,
 )
+from rlcore_testing.laws.wrappers import wrappers_keep_the_interface  # noqa: F401  a law of dists
 from rlcore_testing.rig import probes
 from rlcore_testing.rig.isolate import call_in_new_process
 from rlcore_testing.rig.probes import hooks_of, resolve
-from rlcore_testing.rig.recorder import RunStub
 from rlcore_testing.rig.worker import worker
-
-CALLED = ("samplers", "rewards", "pipelines", "optimizers", "schedulers")
-"""Kinds that build something callable."""
-
-
-REWARD: Component[Any] = Component(
-    "rewards", "toy_reward", CORE, "", "", reference="rlcore_testing.small:toy_reward", config_reference=None
-)
-"""A reward, since rlcore registers none."""
-TRAINER: Component[Any] = Component(
-    "trainers", "toy_trainer", CORE, "", "", reference="rlcore_testing.laws.dist:ToyTrainer", config_reference=None
-)
-"""Likewise a trainer."""
-
-
-class ToyTrainer:
-    """A trainer that does nothing, with all that `rlcore.protocols.Trainer` declares."""
-
-    needs = ("samples",)
-    default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
-
-    def steps(self) -> Iterator[Mapping[str, float]]:
-        """Yield no step."""
-        yield from ()
-
-    def policy(self) -> None:
-        """Return no policy."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return an empty state."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing."""
-
-
-def _wraps(subject: Subject) -> bool:
-    """Return whether it implements the hook `wrap_component`."""
-    return any(HOOK in hooks_of(plugin.module) for plugin in subject.plugins)
-
-
-@law(DIST, when=_wraps)
-def wrappers_keep_the_interface(subject: Subject) -> None:
-    """What `wrap_component` returns for a component has the parameters and public attributes of what it wraps.
-
-    The law is checked with samplers, rewards, pipelines, optimizers, schedules and stores of rlcore and of the package,
-    with a sampler and a reward that have a method `close`, with a policy of `causal_lm`, the logger `jsonl`, and a
-    trainer.
-    """
-    hooks = pluggy.PluginManager(hookspecs.PROJECT)
-    hooks.add_hookspecs(hookspecs)
-    for plugin in subject.plugins:
-        hooks.register(resolve(plugin.module), name=f"{plugin.dist}:{plugin.name}")
-    own = [component for plugin in subject.plugins for component in plugin.components]
-    base = [each for each in all_registries().discovery.components if each.dist in BASE and each not in own]
-    for component in (*base, *own, REWARD, TRAINER):
-        for layer in layers_of(component, hooks, structure(TrainConfig, subject.sections, where="config")):
-            if layer.error is not None:
-                raise LawBroken(f"{HOOK} of {component} raises {describe_error(layer.error)}")
-            with TemporaryDirectory() as folder:
-                for built in _examples(component, Path(folder)):
-                    _compare(component, built, layer.wrap)
-
-
-def _compare(component: Component[Any], built: Any, wrap: Callable[[Any], Any] | None) -> None:
-    own = dir(built) if not isinstance(built, partial) else vars(built)  # `func` and `args` are of no use to a run
-    before, attributes = _parameters(built), [name for name in own if not name.startswith("_")]
-    outer = built if wrap is None else wrap(built)
-    missing = [name for name in attributes if not hasattr(outer, name)]
-    advice = "pass calls and attributes on to the wrapped object, or change it in place and return it"
-    require(not missing, f"its wrapper of {component} has no attribute {', '.join(missing)}; {advice}")
-    lacking = [name for name in before if name not in _parameters(outer)]
-    require(not lacking, f"its wrapper of {component} has no parameter {', '.join(lacking)}; {advice}")
-
-
-def _examples(component: Component[Any], folder: Path) -> Iterator[Any]:
-    """Yield what a component builds, if its options have defaults, and an object of its kind with `close`."""
-    target: Any = component.target()
-    cls: Any = component.config_class()
-    if component.qualified == "rlcore-transformers:causal_lm":
-        from rlcore_testing.small import make_gpt2, make_tokenizer  # import torch
-
-        yield target(make_gpt2(), cls(), tokenizer=make_tokenizer(), value_head=False, reference=True)
-    if component.qualified == "rlcore:jsonl":
-        logger = target(None, RunStub(folder))
-        yield logger
-        logger.close(None)
-    if component is TRAINER:
-        yield target()
-    if component.kind not in (*CALLED, "rollout_stores"):
-        return
-    if component.kind in ("optimizers", "schedulers"):
-        yield target
-    elif cls is not None and not any(field.default is attrs.NOTHING for field in attrs.fields(cls)):
-        yield target(cls())
-    elif cls is None:
-        yield target() if component.kind == "rollout_stores" else target
-    if component.kind in ("samplers", "rewards"):
-        yield _Closable(target)
-
-
-class _Closable:
-    """A sampler or reward with a method `close`, which a run calls at its end."""
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
-        self.__signature__ = inspect.signature(call)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._call(*arguments, **named)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def _parameters(built: Any) -> list[str]:
-    if not callable(built):
-        return []
-    try:
-        return list(inspect.signature(built).parameters)
-    except (ValueError, TypeError):  # extension types may have no signature
-        return []
-
 
 MAX_IMPORT_S = 0.5
 TRIES = 3
@@ -370,60 +230,3 @@ def _folders(reference: str) -> list[Path]:
 
 def _listed(parts: Sequence[Sequence[str]]) -> str:
     return ", ".join(f"{kind}: {name}" for kind, name, *_ in parts) or "nothing"
-
-
-COMMANDS = "commands"
-WRONG_USAGE = 2
-UNKNOWN = "--no-option-of-this-command"
-
-
-@law(COMMANDS)
-def it_returns_the_function_that_runs_it(subject: Subject) -> None:
-    """The target adds its arguments to the parser it receives and returns the function that runs the command."""
-    run = _fill(subject)[1]
-    require(callable(run), f"its target returned {run!r:.80}; return the function that takes the parsed arguments")
-
-
-@law(COMMANDS)
-def help_is_light(subject: Subject) -> None:
-    """`--help` exits with 0 and imports none of torch, transformers, datasets and accelerate."""
-    name = subject.it.qualified
-    seen = call_in_new_process("rlcore_testing.rig.probes:run_help", {"command": name}, what=f"rlcore {name} --help")
-    advice = "import it in the function that the target returns"
-    require(not seen["heavy"], f"rlcore {name} --help imports {', '.join(seen['heavy'])}; {advice}")
-    require(
-        seen["code"] == 0, f"rlcore {name} --help exits with {seen['code']!r} and prints {seen['printed'][-200:]!r}"
-    )
-
-
-@law(COMMANDS)
-def every_argument_has_a_meaning(subject: Subject) -> None:
-    """Every argument has a help text, and the command's help can be printed."""
-    parser, _ = _fill(subject)
-    try:
-        parser.format_help()
-    except (ValueError, TypeError, KeyError) as error:
-        raise LawBroken(f"its help cannot be printed: {error}; write %% for a percent sign in a help text") from error
-    for action in parser._actions:  # noqa: SLF001  argparse has no public way to list them
-        name = "/".join(action.option_strings) or action.metavar or action.dest
-        require(bool(action.help), f"its argument {name} has no help; pass help='...' to add_argument")
-
-
-@law(COMMANDS)
-def an_unknown_option_is_wrong_usage(subject: Subject) -> None:
-    """An unknown option exits with 2 and does not reach the command."""
-    parser, _ = _fill(subject)
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            parser.parse_args([UNKNOWN])
-    except SystemExit as left:
-        require(left.code == WRONG_USAGE, f"{UNKNOWN} exits with {left.code!r}; let the parser report wrong usage")
-    else:
-        raise LawBroken(f"{UNKNOWN} is accepted; let the parser reject unknown options")
-
-
-def _fill(subject: Subject) -> tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]:
-    target: Any = subject.it.target()
-    parser = argparse.ArgumentParser(prog=f"rlcore {subject.it.name}")
-    return parser, target(parser)

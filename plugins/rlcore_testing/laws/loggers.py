@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rlcore.settings import TrainConfig
 from rlcore_testing.law import Subject, law, require
-from rlcore_testing.rig.recorder import (
+from rlcore_testing.rig.logger_runs import (
     CHAT,
     MARKS,
     ROWS,

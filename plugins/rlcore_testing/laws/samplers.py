@@ -11,12 +11,16 @@ from typing import Any
 import torch
 
 from rlcore_testing.law import LawBroken, Subject, law, require
-from rlcore_testing.laws.sampler_draws import (  # noqa: F401  laws of samplers, found in this module  # noqa: F401  laws of samplers, found in this module
-    a_generator_may_be_left_out,
-    a_row_depends_on_its_own_seed,
+from rlcore_testing.laws.remote_samplers import (  # noqa: F401  laws of samplers, found in this module
     a_worker_that_dies_changes_nothing,
     an_answer_that_comes_late_changes_nothing,
     an_answer_that_comes_twice_counts_once,
+    workers_follow_every_update,
+    workers_sample_what_one_process_does,
+)
+from rlcore_testing.laws.sampler_draws import (  # noqa: F401  laws of samplers, found in this module
+    a_generator_may_be_left_out,
+    a_row_depends_on_its_own_seed,
     batches_change_nothing,
     beta_adds_advantages_to_the_logits,
     frequencies_match_the_policy,
@@ -27,11 +31,10 @@ from rlcore_testing.laws.sampler_draws import (  # noqa: F401  laws of samplers,
     the_generator_advances,
     top_k_samples_the_likeliest,
     top_p_samples_the_likeliest,
-    workers_follow_every_update,
-    workers_sample_what_one_process_does,
 )
 from rlcore_testing.laws.submitted_rounds import submitted_rows_are_those_of_a_call  # noqa: F401  the same
-from rlcore_testing.rig.policies import action_logprobs, perturb, saved
+from rlcore_testing.rig.policies import perturb, saved
+from rlcore_testing.rig.reference_transformers import action_logprobs
 from rlcore_testing.rig.sampler_calls import (
     ENDING,
     TEXTS,

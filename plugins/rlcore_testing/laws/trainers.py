@@ -1,12 +1,7 @@
-"""Laws of trainers, checked in short runs on small random models.
-
-Also in this file: laws of trainers about the log-probs that they learn from: their temperature, and the reference's
-at every token; laws of trainers about numbers that are not finite: nothing is learned from one without a word.
-"""
+"""Laws of trainers, checked in short runs on small random models."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -20,169 +15,37 @@ from torch import Tensor
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.components import describe_error
 from rlcore.config import structure
-from rlcore.errors import CheckpointError, Diverged, RLCoreError
+from rlcore.errors import CheckpointError, Diverged
 from rlcore.loggers import place_in
 from rlcore.settings import OptimizerConfig, RunConfig
 from rlcore.training.inputs import DATA_INPUTS
 from rlcore.types import Trajectories
 from rlcore_testing.law import LawBroken, Subject, law
-from rlcore_testing.laws.trainer_invariance import (  # noqa: F401  laws of trainers, found in this module  # noqa: F401  the same
+from rlcore_testing.laws.trainer_invariance import (  # noqa: F401  laws of trainers, found in this module
     checkpoints_change_nothing,
     divided_weights_equal_whole_ones,
     evaluation_changes_nothing,
-    it_equals_its_oracle,
     it_learns,
     micro_batches_change_nothing,
     padding_changes_nothing,
     same_seed_same_numbers,
     two_processes_equal_one,
-    two_processes_equal_the_oracle,
+)
+from rlcore_testing.laws.trainer_numbers import (  # noqa: F401  the same
+    a_bad_number_on_one_rank_stops_the_run_or_is_counted,
+    a_bad_number_stops_the_run_or_is_counted,
 )
 from rlcore_testing.laws.trainer_options import an_accepted_change_has_its_effect  # noqa: F401  the same
-from rlcore_testing.rig.compare_runs import check_close, check_equal, difference, steps, weights
-from rlcore_testing.rig.isolate import call_on_two_ranks
-from rlcore_testing.rig.rollouts import PLACES, VALUES
-from rlcore_testing.rig.runs import (
-    FinishedRun,
-    Tiny,
-    eager_options,
-    noisy,
-    reads_tokens,
-    run,
-    run_in_new_process,
-    steady_options,
-    trains_the_kits_decoder,
+from rlcore_testing.laws.trainer_oracle import (  # noqa: F401  the same
+    it_equals_its_oracle,
+    two_processes_equal_the_oracle,
 )
-
-COUNTED = "skipped"
-"""How the name of a metric ends that counts what was left out because of a bad number."""
-VISIBLE = 1e15
-"""A metric of this size shows a number that is finite, but out of all proportion."""
-ADVICE = (
-    "Step with run.updater, whose `accumulate` and `step` skip an optimizer step with a loss, a metric or a gradient "
-    "that is not finite and count it in grad/skipped; raise Diverged, or count what you leave out in a metric whose "
-    "name ends in `skipped`"
+from rlcore_testing.laws.trainer_scores import (  # noqa: F401  the same
+    every_token_of_the_reference_counts,
+    the_temperature_divides_the_logits,
 )
-
-
-@law("trainers")
-def a_bad_number_stops_the_run_or_is_counted(subject: Subject) -> None:
-    """NaN, an infinity or 1e30 in one place ends the run with an error, or is counted in a metric `.../skipped`.
-
-    The places: the reward of one output; the gradient of one weight; one activation; one log-prob, with and without
-    gradients; one log-prob of the reference, and so the KL; one value; one output of a further head; one score. A
-    number that is finite may also show in a metric, as one above 1e15. Weights stay finite.
-    """
-    with TemporaryDirectory() as root:
-        tiny = Tiny.of(subject, root, options=eager_options(subject), steps=1, rollouts="sampled")
-        clean = outcome(tiny)
-        for place in PLACES:
-            for value in VALUES[: -1 if place == "activation" else None]:  # layers may normalise 1e30
-                bad = {"place": place, "value": repr(value)}
-                folder = f"{root}/{place}/{value}"  # what a run keeps beside its folder is not for the next one
-                found = outcome(attrs.evolve(tiny, root=folder, bad=bad))
-                if not found.get("stopped") and not found["reached"]:
-                    break  # this trainer does not use the place
-                _check(f"{value} in one place ({place})", value, found, clean)
-
-
-@law("trainers")
-def a_bad_number_on_one_rank_stops_the_run_or_is_counted(subject: Subject) -> None:
-    """An infinite gradient of one weight on one of two processes ends the run, or its step is skipped on both."""
-    with TemporaryDirectory() as root:
-        bad = {"place": "gradient", "value": repr(math.inf), "rank": 1}
-        tiny = Tiny.of(subject, root, options=eager_options(subject), steps=1, rollouts="scripted", bad=bad)
-        found = call_on_two_ranks(
-            "rlcore_testing.laws.trainers:outcome_described", {"description": attrs.asdict(tiny)},
-            what="an infinite gradient in one of two processes",
-        )  # fmt: skip
-        _check("inf in the gradient of one of two processes", math.inf, found, {})
-
-
-def _check(what: str, value: float, found: dict[str, Any], clean: dict[str, Any]) -> None:
-    if found.get("stopped"):
-        return
-    if not found["finite"]:
-        raise LawBroken(f"expected {what} to leave finite weights; the run ended with others, and no error. {ADVICE}")
-    is_unused = found["weights"] == clean.get("weights")
-    if not (found["counted"] or is_unused or (math.isfinite(value) and found["visible"])):
-        raise LawBroken(
-            f"expected {what} to end the run, or to be counted; the run trained on, and no metric `.../skipped` is "
-            f"above 0. {ADVICE}"
-        )
-
-
-def outcome(tiny: Tiny) -> dict[str, Any]:
-    """Return what became of a run: `stopped`, the error; or whether the number is `counted` or `visible`, and more.
-
-    `finite` is whether all weights are, `reached` whether the number was put anywhere, and `weights` a digest of them.
-    """
-    try:
-        ran = run(tiny)
-    except RLCoreError as error:
-        return {"stopped": f"{type(error).__name__}: {error}"}
-    rows = ran.watch.arguments_of("on_step")
-    weights = [weight.detach().cpu() for weight in ran.result.policy.module.state_dict().values()]
-    numbers = {name: [row[name] for row in rows if name in row] for row in rows for name in row}
-    return {
-        "reached": ran.watch.spoiler is None or ran.watch.spoiler.count > 0,
-        "counted": any(name.endswith(COUNTED) and sum(values) > 0 for name, values in numbers.items()),
-        "visible": any(not abs(value) < VISIBLE for values in numbers.values() for value in values),
-        "finite": all(bool(weight.isfinite().all()) for weight in weights),
-        "weights": hashlib.sha256(b"".join(weight.contiguous().numpy().tobytes() for weight in weights)).hexdigest(),
-    }
-
-
-def outcome_described(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outcome of a run that another process describes."""
-    return outcome(Tiny(**description))
-
-
-HALVED = "lm_head.weight"
-"""The weight that differs between the two models of the law on temperature; neither trains it."""
-
-
-def _learns_from_samples(subject: Subject) -> bool:
-    """Return whether it needs `reward_fn`, and trains a decoder-only model."""
-    return "reward_fn" in subject.it.target().needs and trains_the_kits_decoder(subject)
-
-
-@law("trainers", when=_learns_from_samples)
-def the_temperature_divides_the_logits(subject: Subject) -> None:
-    """A run at temperature 2 learns the same as one at temperature 1 of a model that has half the logits."""
-    with TemporaryDirectory() as root:
-        options = steady_options(subject)
-        cold = Tiny.of(subject, root, name="cold", options=options, steps=2, rollouts="scored", model="half_logits")
-        hot = attrs.evolve(cold, name="hot", model="fixed_head", sections={"gen": {"temperature": 2.0}})
-        for tiny in (noisy(cold), hot):
-            run(attrs.evolve(tiny, sections=tiny.sections or {"gen": {"temperature": 1.0}}))
-        check_close(
-            cold, hot, "The other run is at gen.temperature = 2, and the logits of this one are halved. Call "
-            "policy.score and policy.reference_score with temperature=run.temperature", but=HALVED,
-        )  # fmt: skip
-
-
-@law("trainers", when=_learns_from_samples)
-def every_token_of_the_reference_counts(subject: Subject) -> None:
-    """The reference's log-prob of the first token of an output, and that of the last, change what is learned.
-
-    This holds for a trainer that calls `policy.reference_score` without `logits`.
-    """
-    with TemporaryDirectory() as root:
-        options = steady_options(subject)
-        plain = Tiny.of(subject, root, name="plain", options=options, steps=1, rollouts="scored")
-        if not run(plain).watch.uses_reference:
-            return
-        for which in ("first", "last"):
-            other = attrs.evolve(plain, name=which, nudged=which)
-            run(other)
-            if not difference(weights(plain.dir), weights(other.dir), "weights"):
-                raise LawBroken(
-                    f"expected another log-prob of the reference, at the {which} token of each output, to change the "
-                    "weights after a step; they are bit-identical. Column t of log-probs is about token t: do not "
-                    "shift them against each other or against `action_mask`"
-                )
-
+from rlcore_testing.rig.compare_runs import check_equal, difference, steps
+from rlcore_testing.rig.runs import FinishedRun, Tiny, reads_tokens, run, run_in_new_process
 
 CHECKPOINT_AT_END = {"checkpoint": {"at_end": True}}
 RESUME = {"run": {"resume": "auto"}}

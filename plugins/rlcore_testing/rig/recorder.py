@@ -1,52 +1,35 @@
 """Recording of what a trainer learns from and what becomes of its policy, to compare it with an oracle.
 
 Also in this file: other valid values of an option, chosen by its type and range.
-
-Also in this file: runs that a logger records in laws of loggers: a stub of a run, and what it logs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-import math
-import os
-import tempfile
 import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import attrs
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import PreTrainedModel
 
-from rlcore.components import Dropped, describe_error
 from rlcore.config import structure, unstructure
 from rlcore.config.options import arms, fields, section_class
 from rlcore.errors import ConfigError
 from rlcore.hookspecs import hookimpl
-from rlcore.loggers import Loggers
 from rlcore.optim import Updater
-from rlcore.settings import TrainConfig
 from rlcore.training import Round
 from rlcore.training.run import Run
 from rlcore.types import Sample, Trajectories, sequences_of
-from rlcore_testing.law import LawBroken, Subject
 from rlcore_testing.recorded import Recorded, Response
 from rlcore_testing.rig.gradient_noise import double_precision
-from rlcore_testing.rig.probes import Watch
 from rlcore_testing.rig.runs import Tiny, options_of, run
+from rlcore_testing.rig.watch import Watch
 from rlcore_testing.small import make_tokenizer, toy_reward
-
-if TYPE_CHECKING:
-    from rlcore.protocols import RunView
-    from rlcore.ranks import Ranks
 
 Key = tuple[tuple[int, ...], tuple[bool, ...]]
 """Tokens of a sequence, and which of them were chosen."""
@@ -278,131 +261,3 @@ def _candidates(tp: Any, value: Any) -> Iterator[Any]:
             )
         elif typing.get_origin(arm) is tuple and set(typing.get_args(arm)) == {float}:
             yield [each / 2 for each in value] if value else [0.5] * len(typing.get_args(arm))
-
-
-USUAL = {"loss/policy": 0.5, "kl/mean": 0.01, "reward/mean": -1.25, "time/step_s": 0.1}
-ROWS = (
-    {"prompt": "ab", "output": "cde", "length": 3, "ended": True, "reward": 1.5},
-    {"prompt": "", "output": "", "length": 0, "ended": False, "reward": math.nan},
-    {"prompt": "naïve 🙂", "output": "\x1b[31mred\x00\n\u2028 \ud7ff", "length": 9, "ended": True, "reward": None},
-)  # fmt: skip
-"""Rows of an evaluation, as `rlcore.training.evaluate` makes them; None is a missing score."""
-CHAT: dict[str, Any] = {**ROWS[0], "messages": [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]}
-"""The row of a conversation."""
-MARKS = ("0.7312451", "0.7312452")
-"""The loss in steps 1 and 2, whose digits are in no other number: text files that contain them must keep them."""
-RUN = "run-1"
-"""Name of the run's folder, which is in a folder of its own."""
-
-
-@attrs.define(slots=False)
-class RunStub:
-    """A run with only the attributes of `rlcore.protocols.RunView`; access to others is recorded in `undeclared`."""
-
-    dir: Path
-    step: int = 0
-    total_steps: int | None = 4
-    config: TrainConfig = attrs.field(factory=TrainConfig)
-    metrics: dict[str, float] = attrs.field(factory=dict)
-    dropped: tuple[Dropped, ...] = ()
-    undeclared: list[str] = attrs.field(factory=list)
-    export_class: str = "AutoModelForCausalLM"
-    is_stopping: bool = False
-    headline: tuple[str, ...] = ()
-
-    @functools.cached_property
-    def ranks(self) -> Ranks:
-        """Return the ranks of a run with one process."""
-        from rlcore.ranks import Ranks  # imports torch
-
-        return Ranks()
-
-    def keep_folder(self) -> None:
-        """Do nothing: there is no folder to delete."""
-
-    def take_unreported(self) -> list[Dropped]:
-        """Return no dropped components."""
-        return []
-
-    def request_stop(self, reason: str) -> None:
-        """Do nothing: there is no run to end."""
-
-    def __getattr__(self, name: str) -> Any:
-        self.undeclared.append(name)
-        raise AttributeError(f"loggers may use the attributes of rlcore.protocols.RunView; it has no '{name}'")
-
-
-class _Poison:
-    """An object that raises on every conversion, comparison and iteration."""
-
-    def _raise(self, *_: object) -> Any:
-        raise RuntimeError("a crash that the conformance kit provokes")
-
-    __float__ = __int__ = __repr__ = __str__ = __format__ = __lt__ = __gt__ = __len__ = __iter__ = _raise
-
-
-def build(subject: Subject, run: RunView) -> Any:
-    """Return the logger with its options, for a run."""
-    return subject.it.target()(subject.config(), run)
-
-
-@contextlib.contextmanager
-def opened(subject: Subject) -> Iterator[tuple[Any, RunStub]]:
-    """Build the logger for a run in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="rlcore-law-", ignore_cleanup_errors=True) as folder:
-        run = RunStub(Path(folder) / RUN)
-        run.dir.mkdir()
-        yield build(subject, run), run
-
-
-@contextlib.contextmanager
-def closing(subject: Subject) -> Iterator[tuple[Any, RunStub]]:
-    """Build the logger and close it at the end of the block."""
-    with opened(subject) as (logger, run):
-        try:
-            yield logger, run
-        finally:
-            logger.close(None)
-
-
-@contextlib.contextmanager
-def accepting(what: str) -> Iterator[None]:
-    """Raise LawBroken if the block raises."""
-    try:
-        yield
-    except Exception as error:
-        raise LawBroken(
-            f"{what}: raised {describe_error(error)}; a logger that raises is dropped, so accept the input"
-        ) from error
-
-
-def log_usually(logger: Any, run: RunStub) -> None:
-    """Log two steps, whose losses are MARKS, an evaluation and completions."""
-    for step, mark in enumerate(MARKS, start=1):
-        run.step = step
-        logger.metrics(step, {**USUAL, "loss/policy": float(mark)})
-    logger.metrics(2, {"eval/reward/mean": 0.5})
-    logger.completions(2, [dict(row) for row in ROWS])
-
-
-def spend(logger: Any, run: RunStub, *, crash: bool) -> None:
-    """Use and close a logger through `Loggers`, as a run does; with `crash`, calls that raise precede the close."""
-    loggers = Loggers([logger])
-    with _not_strict():
-        log_usually(loggers, run)
-        if crash:
-            poison: Any = _Poison()
-            loggers.metrics(3, {"loss": poison})
-            loggers.completions(3, [{"prompt": poison, "output": poison}])
-        loggers.close(RuntimeError("a test error") if crash else None)
-
-
-@contextlib.contextmanager
-def _not_strict() -> Iterator[None]:
-    """Unset RLCORE_STRICT_PLUGINS, with which a logger that raises ends the run."""
-    before = os.environ.pop("RLCORE_STRICT_PLUGINS", None)
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ["RLCORE_STRICT_PLUGINS"] = before

@@ -26,8 +26,8 @@ from rlcore_testing.law import LawBroken, Subject
 from rlcore_testing.rig.gradient_noise import GradientNoise, noise_seed
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.rig.policies import checked
-from rlcore_testing.rig.probes import Watch, watching
 from rlcore_testing.rig.rollouts import Scripted, Spoiler, stacking_wider
+from rlcore_testing.rig.watch import Watch, watching
 from rlcore_testing.small import (
     PROMPTS,
     REWARDS,

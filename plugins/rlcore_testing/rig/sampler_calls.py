@@ -17,7 +17,8 @@ from rlcore.sampling import derive_seeds, takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_testing.law import Subject, require
-from rlcore_testing.rig.policies import PROBE, next_logprobs, perturb
+from rlcore_testing.rig.policies import PROBE, perturb
+from rlcore_testing.rig.reference_transformers import next_logprobs
 from rlcore_testing.small import LETTERS, make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
