@@ -18,6 +18,6 @@ def register_trainers(register: Register) -> None:
     register(
         "online_dpo",
         "rlcore_dpo.online_trainer:OnlineDPOTrainer",
-        config="rlcore_dpo.online_trainer:OnlineDPOConfig",
+        config="rlcore_dpo.online_config:OnlineDPOConfig",
         summary="Online DPO: pairs that the policy samples and reward functions rank",
     )

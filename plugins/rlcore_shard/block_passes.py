@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.errors import ModelError
-from rlcore_shard.zero import Shards
+from rlcore_shard.shards import Shards
 
 FINISHED = 2**31
 """What a process waits for that makes no further pass."""

@@ -28,16 +28,8 @@ from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
 from rlcore.sharding import SavedTensor, load_optimizer
 from rlcore_shard.block_passes import norms_of, shared_weights
-from rlcore_shard.zero import (
-    Cut,
-    DivisibleLearner,
-    Shards,
-    StepsParts,
-    copy_of,
-    divisible,
-    open_process_group,
-    run_divided,
-)
+from rlcore_shard.divisible import DivisibleLearner, StepsParts, copy_of, divisible, open_process_group, run_divided
+from rlcore_shard.shards import Cut, Shards
 
 
 class FullySharded(StepsParts):

@@ -36,6 +36,8 @@ from rlcore.settings import TrainConfig
 if TYPE_CHECKING:
     from rlcore.ranks import Watchdog
 
+__all__ = ["accept_launch", "start", "watch"]
+
 POLL_S = 0.25
 SAVE_S = 4.0
 """How long a process may take to finish its step and save once its launcher has ended."""
@@ -202,9 +204,6 @@ def _of_deepspeed() -> tuple[dict[str, Any], bool]:
 def _value(config: TrainConfig, name: str) -> Any:
     section, _, option = name.partition(".")
     return config.model.get(option) if section == "model" else getattr(config.run, option)
-
-
-__all__ = ["accept_launch", "start", "watch"]
 
 
 def accept_launch(config: TrainConfig) -> None:

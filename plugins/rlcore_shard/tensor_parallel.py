@@ -38,16 +38,8 @@ from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
 from rlcore.sharding import load_optimizer
-from rlcore_shard.zero import (
-    Cut,
-    DivisibleLearner,
-    Shards,
-    StepsParts,
-    copy_of,
-    divisible,
-    open_process_group,
-    run_divided,
-)
+from rlcore_shard.divisible import DivisibleLearner, StepsParts, copy_of, divisible, open_process_group, run_divided
+from rlcore_shard.shards import Cut, Shards
 
 COLUMNS, ROWS, SUMMED = "colwise", "rowwise", "replicated_with_grad_allreduce"
 """A linear layer of which each process computes some outputs, or takes some inputs; a layer between these two, which is

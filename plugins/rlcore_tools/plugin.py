@@ -31,7 +31,7 @@ def register_commands(register: Register) -> None:
     )
     register(
         "preview",
-        "rlcore_tools.shown_rows:command",
+        "rlcore_tools.preview_command:command",
         summary="show the rows of a configuration as tokens: what is trained, sampled, dropped and truncated",
     )
     register(
@@ -51,7 +51,7 @@ def register_commands(register: Register) -> None:
     )
     register(
         "push",
-        "rlcore_tools.hub:command",
+        "rlcore_tools.push_command:command",
         summary="upload the trained model of a run to the Hugging Face hub",
     )
     register(

@@ -44,6 +44,8 @@ from rlcore.plugins.metadata import (
 )
 from rlcore.safe_text import write
 
+__all__ = ["Discovery", "Plugin", "State", "discover"]
+
 HEAVY = ("torch", "transformers", "datasets", "accelerate")
 """Packages that take seconds to import, which a plugin module must not import at load time."""
 SLOW_S = 3.0
@@ -204,9 +206,6 @@ def _descriptor_1_to_stderr() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-__all__ = ["Discovery", "Plugin", "State", "discover"]
 
 
 @attrs.frozen(eq=False)

@@ -19,7 +19,7 @@ from rlcore.optim.updater import Updater
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
 from rlcore_dpo.config import DPOConfig
-from rlcore_dpo.online_trainer import OnlineDPOConfig
+from rlcore_dpo.online_config import OnlineDPOConfig
 from rlcore_grpo.config import GRPOConfig, GRPOOptimizer
 from rlcore_ilql.config import ILQLConfig
 from rlcore_ppo.config import PPOConfig

@@ -5,7 +5,7 @@ from torch import nn
 
 from rlcore.protocols import Divisible
 from rlcore.sharding import DividedModule
-from rlcore_shard.zero import Cut, Shards
+from rlcore_shard.shards import Cut, Shards
 
 
 class Layered(DividedModule):

@@ -18,7 +18,7 @@ import attrs
 import ray
 from ray.exceptions import GetTimeoutError
 
-from rlcore_engines.ray.cluster import ClusterConfig
+from rlcore_engines.ray.cluster_config import ClusterConfig
 
 FORWARDED = ("RLCORE_", "HF_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_PARALLELISM")
 """Beginnings of the names of variables that ranks get from the environment of the command."""

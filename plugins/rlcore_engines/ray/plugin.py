@@ -16,7 +16,7 @@ def register_samplers(register: Register) -> None:
     """Register the sampler `ray`."""
     register(
         "ray",
-        "rlcore_engines.ray.crew:RaySampler",
+        "rlcore_engines.ray.ray_sampler:RaySampler",
         config="rlcore_engines.ray.config:RayConfig",
         summary="rollouts from actors of a Ray cluster, with the tokens of `default`",
     )
@@ -37,7 +37,7 @@ def find_processes(cluster: Any) -> Processes | None:
     """Return what starts the processes of a run on a Ray cluster, if `run.cluster` names it."""
     if not cluster:
         return None
-    from rlcore_engines.ray.cluster import is_ray
-    from rlcore_engines.ray.crew import ClusterProcesses
+    from rlcore_engines.ray.cluster_config import is_ray
+    from rlcore_engines.ray.cluster_processes import ClusterProcesses
 
     return ClusterProcesses(cluster) if is_ray(cluster) else None

@@ -11,7 +11,8 @@ import torch
 
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.settings import RunConfig
-from rlcore_shard.zero import Fragment, build_zero3, gather_state, load_state
+from rlcore_shard.divisible import Fragment, gather_state, load_state
+from rlcore_shard.zero import build_zero3
 
 ALONE: Any = SimpleNamespace(world=1, is_main=True, device=torch.device("cpu"))
 

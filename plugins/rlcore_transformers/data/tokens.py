@@ -25,6 +25,24 @@ if TYPE_CHECKING:
 
     from rlcore.settings import DataConfig
 
+__all__ = [
+    "closing_tokens",
+    "decode",
+    "encode",
+    "encode_batch",
+    "encode_continuations",
+    "end_ids",
+    "end_of_turn",
+    "eos_id",
+    "missing_opening",
+    "opening_tokens",
+    "prepends_space",
+    "rendered_opening",
+    "shorter",
+    "special_ids",
+    "truncated",
+]
+
 
 @runtime_checkable
 class Truncatable(Protocol):
@@ -88,24 +106,6 @@ def truncated(tokens: list[int], *, limit: int, max_length: int, where: str) -> 
         )
     return kept
 
-
-__all__ = [
-    "closing_tokens",
-    "decode",
-    "encode",
-    "encode_batch",
-    "encode_continuations",
-    "end_ids",
-    "end_of_turn",
-    "eos_id",
-    "missing_opening",
-    "opening_tokens",
-    "prepends_space",
-    "rendered_opening",
-    "shorter",
-    "special_ids",
-    "truncated",
-]
 
 _PROBES = ("a", "0", ".", "the")
 _SENTINELS = ("\n", "|", ".", "a", "0")

@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster
 from rlcore.sampling import derive_seeds, sample
 from rlcore.settings import SamplingConfig
 from rlcore_engines.ray.config import RayConfig
-from rlcore_engines.ray.crew import RaySampler
+from rlcore_engines.ray.ray_sampler import RaySampler
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
 
 STORE = 80_000_000

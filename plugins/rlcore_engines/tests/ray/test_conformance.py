@@ -7,7 +7,7 @@ from ray_stand_in import StandInRay
 
 from rlcore_engines.asynchronous.threads import ThreadedSampler
 from rlcore_engines.ray.config import RayConfig
-from rlcore_engines.ray.crew import RaySampler
+from rlcore_engines.ray.ray_sampler import RaySampler
 from rlcore_testing import Case, Remote, conformance
 from rlcore_testing.rig.sampler_calls import check_submissions
 

@@ -19,7 +19,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Trajectories
 from rlcore_engines.ray.cluster import RayError
 from rlcore_engines.ray.config import RayConfig
-from rlcore_engines.ray.crew import RaySampler
+from rlcore_engines.ray.ray_sampler import RaySampler
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
 from rlcore_testing.small import make_gpt2, make_tokenizer

@@ -20,7 +20,7 @@ from rlcore.errors import ConfigError
 from rlcore.sampling import derive_seeds
 from rlcore.settings import SamplingConfig
 from rlcore_engines.ray.config import RayConfig
-from rlcore_engines.ray.crew import RaySampler
+from rlcore_engines.ray.ray_sampler import RaySampler
 from rlcore_engines.vllm.config import VLLMConfig
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
 from rlcore_testing.rig.policies import perturb

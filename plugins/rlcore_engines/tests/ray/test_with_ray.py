@@ -26,8 +26,8 @@ from rlcore.settings import SamplingConfig
 from rlcore_engines.ray import launch
 from rlcore_engines.ray.cluster import RayError
 from rlcore_engines.ray.config import RayConfig
-from rlcore_engines.ray.crew import RaySampler
 from rlcore_engines.ray.launch_command import Launch
+from rlcore_engines.ray.ray_sampler import RaySampler
 from rlcore_testing.rig.policies import perturb
 from rlcore_testing.rig.sampler_calls import TEXTS, make_policy, make_prompts
 from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
