@@ -62,14 +62,17 @@ class ChildProcess(subprocess.Popen[bytes]):
     def end(self, grace_s: float = 0.0) -> int:
         """End the process and all that it has started, and return its exit code.
 
+        Of a process that has ended by itself, those that it has left in sessions of their own go on.
+
         Args:
             grace_s: how long they may take to end after SIGTERM; with 0 they are killed at once.
         """
+        tree = self._descendants()  # before it ends: nothing leads to them afterwards
         if grace_s:
             self._signal_all(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.wait(grace_s)
-        tree = self._descendants()
+        tree |= self._descendants()
         self._signal_all(signal.SIGKILL)
         for process in tree:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -85,16 +88,16 @@ class ChildProcess(subprocess.Popen[bytes]):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def _descendants(self) -> list[int]:
+    def _descendants(self) -> set[int]:
         """Return the processes below this one, which may have sessions of their own, as those of torchrun have."""
         if self.poll() is not None:
-            return []
+            return set()
         import psutil
 
         try:
-            return [each.pid for each in psutil.Process(self.pid).children(recursive=True)]
+            return {each.pid for each in psutil.Process(self.pid).children(recursive=True)}
         except psutil.Error:
-            return []
+            return set()
 
 
 @attrs.frozen

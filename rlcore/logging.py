@@ -225,7 +225,9 @@ class Log:
             frame = sys._getframe(2)  # noqa: SLF001  as logging does
             site = {"pathname": frame.f_code.co_filename, "lineno": frame.f_lineno, "rank": rank}
         with suppress(OSError):  # for example, stderr is a file on a full disk; that must not end a run
-            getattr(_structlog(self.name, site), method)(hide_logins(event), **redact({**self.fields, **fields}))
+            getattr(_structlog(self.name, site), method)(
+                hide_logins(event), **redact({**self.fields, **fields}, hide_logins)
+            )
 
 
 def get_logger(name: str) -> Log:

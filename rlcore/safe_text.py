@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, TextIO
 
@@ -68,8 +68,12 @@ def hide_keys(text: str, further: Iterable[str] = ()) -> str:
     Keys are the values of environment variables that are named for one, or that an option names (`names_key`), and
     `further` ones.
     """
-    named = (value for name, value in os.environ.items() if is_secret(name) or name in _variables_with_keys)
-    keys = {key for each in (*named, *further) if len(key := each.strip()) >= SHORTEST_KEY and key[0] != "/"}
+    named = (
+        value
+        for name, value in os.environ.items()
+        if name in _variables_with_keys or (is_secret(name) and not os.path.exists(value))  # PWD is a folder
+    )
+    keys = {key for each in (*named, *further) if len(key := each.strip()) >= SHORTEST_KEY}
     for key in sorted(keys, key=len, reverse=True):
         text = text.replace(key, HIDDEN)
     return text
@@ -77,26 +81,38 @@ def hide_keys(text: str, further: Iterable[str] = ()) -> str:
 
 def hide_logins(text: str) -> str:
     """Hide keys, and the logins and the secret parameters of URLs, as in `https://user:password@host/?token=1`."""
-    text = hide_keys(text)
+    return _hide_in_urls(hide_keys(text))
+
+
+def _hide_in_urls(text: str) -> str:
     if ":/" not in text:
         return text
     text = _LOGIN.sub(rf"\1{HIDDEN}", text)
     return _PARAMETER.sub(lambda found: found[1] + HIDDEN if is_secret(found[2]) else found[0], text)
 
 
-def redact(value: Any) -> Any:
-    """Return a plain value with its secrets hidden: values under secret keys, and logins in URLs, at any depth.
+def _hide_options(text: str) -> str:
+    """Hide a text that is a key, and logins; one that only contains a key may be an ordinary name."""
+    return HIDDEN if text and hide_keys(text) == HIDDEN else _hide_in_urls(text)
+
+
+def redact(value: Any, hide: Callable[[str], str] = _hide_options) -> Any:
+    """Return a plain value with its secrets hidden: values under secret keys, and secrets in texts, at any depth.
 
     null, true and false are shown under any key. Values other than text, mappings, lists and tuples are unchanged.
+
+    Args:
+        hide: hides the secrets of a text. When left out, the text of an option: a key, or a URL with a login.
     """
     if isinstance(value, str):
-        return hide_logins(value)
+        return hide(value)
     if isinstance(value, Mapping):
         return {
-            key: HIDDEN if is_secret(key) and _holds_something(part) else redact(part) for key, part in value.items()
+            key: HIDDEN if is_secret(key) and _holds_something(part) else redact(part, hide)
+            for key, part in value.items()
         }
     if type(value) in {list, tuple}:
-        return type(value)(map(redact, value))
+        return type(value)(redact(part, hide) for part in value)
     return value
 
 

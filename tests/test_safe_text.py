@@ -72,6 +72,14 @@ def test_secrets_are_hidden_at_any_depth_and_nothing_else() -> None:
     assert value["loggers"][0]["api_key"] == "s3cret"
 
 
+def test_an_option_that_only_contains_a_short_password_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "postgres")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "/0123456789+key")
+    assert redact(["postgres-notes.jsonl", "postgres", "/0123456789+key"]) == [
+        "postgres-notes.jsonl", "<hidden>", "<hidden>",
+    ]  # fmt: skip
+
+
 def test_of_a_mapping_only_the_keys_are_shown() -> None:
     assert show([{"nmae": "s3cret"}, 1]) == "[{'nmae': ...}, 1]"
     assert show("x" * 100) == f"'{'x' * 56}..."

@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -122,11 +121,21 @@ def main() -> None:
     for name, words in MEASURES.items():
         before, after = (interval(sum(row[name] for row in found), len(found)) for found in (first, last))
         console.print(f"{words:<34}{written(before)}  →  {written(after)}", highlight=False, markup=False)
-    memory, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, time.process_time() / 60
+    memory, cpu = peak_memory() / 1e9, time.process_time() / 60
     size = sum(each.stat().st_size for each in (model, *result.run_dir.rglob("*")) if each.is_file()) / 1e6
     console.print(f"{cpu:.1f} CPU minutes, {memory:.1f} GB of memory, {size:.0f} MB of disk")
     console.print(f"the report:  {result.run_dir / 'report.html'}", soft_wrap=True)
     console.print(f'the model:   AutoModelForCausalLM.from_pretrained("{result.run_dir / "model"}")', soft_wrap=True)
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has had; 0 on Windows."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def fetch(folder: Path, console: Console) -> Path:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
+from rlcore.safe_text import names_key
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 GKD = "Agarwal et al. 2024, arXiv:2306.13649"
@@ -117,6 +118,11 @@ def check(config: DistillConfig) -> None:
     if config.teacher and server.url:
         raise ConfigError(
             f"trainer.teacher = {config.teacher!r}: trainer.server.url names a teacher too; leave one of them out"
+        )
+    if server.key_env is not None and not names_key(server.key_env):
+        raise ConfigError(
+            "trainer.server.key_env: is no name of an environment variable; name the variable that holds the key, as in "
+            "OPENAI_API_KEY, and not the key itself"
         )
     if server.url and not server.model:
         raise ConfigError("trainer.server.model is empty: set it to the name by which the server knows the teacher")

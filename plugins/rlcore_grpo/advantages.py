@@ -6,6 +6,8 @@ other episodes; scores of responses by reward functions, with a mask in place of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import torch
 from torch import Tensor
@@ -51,9 +53,12 @@ def weighted_sum(columns: Scores, weights: Tensor) -> Scores:
     return Scores.of((columns.values * weights).sum(1), columns.known.any(1))
 
 
-def split_scores(batch: Round) -> tuple[Round, Scores]:
-    """Return a round without the columns of single reward functions, and these, on the CPU."""
-    names = [name.removeprefix("has_") for name in batch.own.columns if name.startswith("has_reward/")]
+def split_scores(batch: Round, functions: Sequence[str]) -> tuple[Round, Scores]:
+    """Return a round without the columns of single reward functions, and these, in this order, on the CPU.
+
+    A process without rows has received the columns of the others in another order.
+    """
+    names = [f"reward/{name}" for name in functions]
     values, known = (torch.stack([batch[f"{has}{name}"].cpu() for name in names], 1) for has in ("", "has_"))
     taken = {f"{has}{name}" for name in names for has in ("", "has_")}
     return batch.with_only(*(name for name in batch.own.columns if name not in taken)), Scores.of(values, known)

@@ -167,7 +167,9 @@ class Rounds:
     def _sample(self, num_prompts: int) -> tuple[_Sampled, Metrics]:
         """Sample and score so many groups, all of which are returned."""
         run, config, size, begun = self.run, self.config, self.config.num_generations, time.perf_counter()
-        batch, table = split_scores(run.rollout(self._take(self.order, num_prompts), group=size))
+        rewards = run.data.reward_fn
+        batch = run.rollout(self._take(self.order, num_prompts), group=size)
+        batch, table = split_scores(batch, rewards.names if rewards else ())
         if config.credit == "turn":
             last = ops.place_last(batch.own["scores"], batch.own.action_mask)
             batch = batch.with_columns(**{REWARDS: batch.own.columns.get("dense", last)})

@@ -17,8 +17,8 @@ import sys
 from typing import Any
 
 MIB = 2**20
-SOCKET_CALLS = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
-"""Machine → its number in filters of system calls, and that of `socket`."""
+SOCKET_CALLS = {"x86_64": (0xC000003E, 41, 53), "aarch64": (0xC00000B7, 198, 199)}
+"""Machine → its number in filters of system calls, and those of `socket` and `socketpair`."""
 X32 = 0x40000000
 """Added to the numbers of system calls by which a program of x86_64 names the same calls."""
 IO_URING_SETUP = 425
@@ -28,16 +28,19 @@ NO_NEW_PRIVILEGES, SET_FILTER, FILTER = 38, 22, 2
 def _refuse_sockets() -> None:
     """Let the kernel refuse this process, and all that it starts, new sockets; nothing happens on other systems.
 
-    A namespace hides the network, but not the sockets in the file system, such as that of a container engine. Pairs of
-    sockets, with which event loops wake themselves, are another system call and reach no other process.
+    A namespace hides the network, but not the sockets in the file system, such as that of a container engine. Connected
+    pairs of stream sockets, with which event loops wake themselves, are allowed: they cannot send to another address, as
+    pairs of datagram sockets can.
     """
     if sys.platform != "linux" or platform.machine() not in SOCKET_CALLS:
         return
-    machine, socket_call = SOCKET_CALLS[platform.machine()]
-    load, equal, at_least, end = 0x20, 0x15, 0x35, 0x06
+    machine, socket_call, pair_call = SOCKET_CALLS[platform.machine()]
+    load, equal, at_least, both, end = 0x20, 0x15, 0x35, 0x54, 0x06
+    stream, kinds, second_argument = 1, 0xF, 24
     program = [
-        (load, 0, 0, 4), (equal, 0, 4, machine), (load, 0, 0, 0), (at_least, 2, 0, X32), (equal, 1, 0, IO_URING_SETUP),
-        (equal, 0, 1, socket_call), (end, 0, 0, 0x00050000 | 13), (end, 0, 0, 0x7FFF0000),
+        (load, 0, 0, 4), (equal, 0, 8, machine), (load, 0, 0, 0), (at_least, 6, 0, X32), (equal, 5, 0, IO_URING_SETUP),
+        (equal, 4, 0, socket_call), (equal, 0, 4, pair_call), (load, 0, 0, second_argument), (both, 0, 0, kinds),
+        (equal, 1, 0, stream), (end, 0, 0, 0x00050000 | 13), (end, 0, 0, 0x7FFF0000),
     ]  # fmt: skip
     steps = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
     whole = ctypes.create_string_buffer(struct.pack("HL", len(program), ctypes.addressof(steps)))

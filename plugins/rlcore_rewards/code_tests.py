@@ -62,10 +62,14 @@ class CodeTests:
         self._calls: list[RunningTests] = []
         self.__signature__ = signature("code_tests.column", [config.column])
         if config.isolation == "require" and (self._confinement.problem or self._confinement.reaches_sockets):
-            problem = self._confinement.problem or "no filter of system calls"
+            problem = self._confinement.problem
+            lacking = (
+                f"has no namespaces ({problem}); allow user" if problem else "cannot filter system calls; use Linux"
+            )
             raise PluginError(
-                f"code_tests.isolation = 'require': this system has no namespaces ({problem}); allow user namespaces, "
-                "or accept what the warning names with isolation: try"
+                f"code_tests.isolation = 'require': this system {lacking}"
+                f"{' namespaces' if problem else ' on x86_64 or aarch64'}, or accept what the warning names with "
+                "isolation: try"
             )
 
     def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
@@ -92,7 +96,7 @@ class CodeTests:
 
     def close(self) -> None:
         """End the tests that a call in another thread still runs, and log how many took too long or do not exist."""
-        for running in self._calls:
+        for running in list(self._calls):  # threads leave the list meanwhile
             running.end()
         self._tally.close()
         self._untested.close()

@@ -22,7 +22,12 @@ def refilled(folder: str) -> dict[str, Any]:
     def rising(prompts: list[str]) -> list[float]:
         return [1.0 if prompt == order[1] else float(i % SIZE) for i, prompt in enumerate(prompts)]
 
-    trainer = make(Path(folder), prompts=LETTERS, reward_fn=rising, zero_spread="refill", scale="none")
+    def alike(prompts: list[str]) -> list[float]:
+        return [0.0] * len(prompts)
+
+    # A process without rows receives the columns of the others in the order of their names, `alike` first.
+    rewards = [(rising, 1.0), (alike, 0.0)]
+    trainer = make(Path(folder), prompts=LETTERS, reward_fn=rewards, zero_spread="refill", scale="none")
     order = [LETTERS[i] for i in Order(len(LETTERS), trainer.run.config.run.seed).take(len(LETTERS))]
     metrics = trainer.rollout()
     batch = trainer.run.round(trainer.store.take())

@@ -188,7 +188,7 @@ def _exploited(run: JudgedRun, reward: Series, name: str) -> Verdict:
     series = run.metrics[name]
     first, limit = start(series), COLLAPSED_SHARE * start(series)
     return Verdict(
-        "A metric collapses while the reward rises", "bad",
+        "A metric collapses while the reward rises", "warning",
         f"reward/mean went from {start(reward):.3g} to {reward.late.mean():.3g}, {name} from {first:.3g} to "
         f"{series.known[-1]:.3g}",
         "The reward may be exploited: read completions, make the metric a part of the reward, or raise the KL "

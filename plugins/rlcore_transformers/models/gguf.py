@@ -35,7 +35,7 @@ from rlcore.errors import ModelError
 from rlcore_transformers.models.hub import DESCRIBED, base_of, first_line
 
 SUFFIX = ".gguf"
-DAMAGED = (OSError, ValueError, KeyError, IndexError, TypeError, struct.error)
+DAMAGED = (OSError, ValueError, KeyError, IndexError, TypeError, OverflowError, struct.error)
 """Errors that the reader of `transformers` raises for a file that is damaged, or in another format."""
 
 
