@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TextIO
 
 HIDDEN = "<hidden>"
@@ -71,7 +72,7 @@ def hide_keys(text: str, further: Iterable[str] = ()) -> str:
     named = (
         value
         for name, value in os.environ.items()
-        if name in _variables_with_keys or (is_secret(name) and not os.path.exists(value))  # PWD is a folder
+        if name in _variables_with_keys or (is_secret(name) and not Path(value).exists())  # PWD is a folder
     )
     keys = {key for each in (*named, *further) if len(key := each.strip()) >= SHORTEST_KEY}
     for key in sorted(keys, key=len, reverse=True):
@@ -102,6 +103,7 @@ def redact(value: Any, hide: Callable[[str], str] = _hide_options) -> Any:
     null, true and false are shown under any key. Values other than text, mappings, lists and tuples are unchanged.
 
     Args:
+        value: as JSON and YAML have it.
         hide: hides the secrets of a text. When left out, the text of an option: a key, or a URL with a login.
     """
     if isinstance(value, str):

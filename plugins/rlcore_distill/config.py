@@ -121,8 +121,8 @@ def check(config: DistillConfig) -> None:
         )
     if server.key_env is not None and not names_key(server.key_env):
         raise ConfigError(
-            "trainer.server.key_env: is no name of an environment variable; name the variable that holds the key, as in "
-            "OPENAI_API_KEY, and not the key itself"
+            "trainer.server.key_env: is no name of an environment variable; name the variable that holds the key, "
+            "as in OPENAI_API_KEY, and not the key itself"
         )
     if server.url and not server.model:
         raise ConfigError("trainer.server.model is empty: set it to the name by which the server knows the teacher")

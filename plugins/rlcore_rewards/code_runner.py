@@ -28,9 +28,9 @@ NO_NEW_PRIVILEGES, SET_FILTER, FILTER = 38, 22, 2
 def _refuse_sockets() -> None:
     """Let the kernel refuse this process, and all that it starts, new sockets; nothing happens on other systems.
 
-    A namespace hides the network, but not the sockets in the file system, such as that of a container engine. Connected
-    pairs of stream sockets, with which event loops wake themselves, are allowed: they cannot send to another address, as
-    pairs of datagram sockets can.
+    A namespace hides the network, but not the sockets in the file system, such as that of a container engine.
+    Connected pairs of stream sockets, with which event loops wake themselves, are allowed: they cannot send to another
+    address, as pairs of datagram sockets can.
     """
     if sys.platform != "linux" or platform.machine() not in SOCKET_CALLS:
         return

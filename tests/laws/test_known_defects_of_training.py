@@ -45,8 +45,8 @@ def batch_of(rows: list[tuple[list[int], list[int]]]) -> Trajectories:
 # with nothing or everything frozen, it differed from the initial model.
 @pytest.mark.parametrize(
     "trained",
-    [{"unfrozen_layers": 0}, {"unfrozen_layers": 1}, {"unfrozen_layers": 2}, {}, {"peft": {"type": "lora", "r": 4}}],
-    ids=["heads", "a layer", "all layers", "all", "an adapter"],
+    [{"unfrozen_layers": 1}, {"unfrozen_layers": 2}, {}, {"peft": {"type": "lora", "r": 4}}],
+    ids=["a layer", "all layers", "all", "an adapter"],
 )
 def test_the_reference_is_the_model_before_training(tmp_path: Path, kind: Kind, trained: dict[str, Any]) -> None:
     model = kind.make()
@@ -62,7 +62,7 @@ def test_the_reference_is_the_model_before_training(tmp_path: Path, kind: Kind, 
         expected = kind.says(before, prompt, output)[range(len(output)), output]
         assert torch.allclose(said[i, place], expected, atol=1e-5)
         moved = float((now[i, place] - expected).detach().abs().max())
-        assert moved > 0.01 if trained.get("unfrozen_layers") != 0 else moved < 1e-5
+        assert moved > 0.01
     first = json.loads((done.run_dir / "metrics.jsonl").read_text().splitlines()[0])
     assert first["kl/mean"] == pytest.approx(0, abs=1e-5)
 

@@ -30,4 +30,4 @@ def test_the_card_names_the_steps_of_both_values_and_a_first_evaluation_that_cam
     assert first.endswith("step 10 → step 40; the first evaluation was at step 10")
     assert second.endswith("over the first and the last 2 steps, steps 1 to 2 → steps 9 to 10")
     whole = open_page(address_of([make_run(tmp_path / "whole")], tmp_path / "whole.html")).page
-    assert whole.locator(".answer-card .change").inner_text().endswith("over 3 prompts, step 0 → step 40")
+    assert whole.locator(".answer-card .change").inner_text().endswith("over 3 rows, step 0 → step 40")

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore_report import verdicts as large_steps
 from rlcore_report.health import judged_run as causes
-from rlcore_report.health import loss_rules, reward_rules, step_size
+from rlcore_report.health import large_steps, loss_rules, reward_rules, step_size
 from rlcore_report.health import loss_rules as update_rules
 from rlcore_report.health import reward_rules as sampling_rules
 from rlcore_report.health.judged_run import JudgedRun, Verdict, first_lasting, first_step, shift
@@ -129,7 +128,7 @@ CASES: list[tuple[Rule, Given, str]] = [
     (update_rules.gradient, {"grad/norm": [1e6] * 20}, "bad"),
     (update_rules.gradient, {"grad/norm": [2e3] * 20}, "warning"),
     (update_rules.gradient, {"grad/norm": [900.0] * 20}, "good"),
-    (reward_rules.disagreement, {"reward/mean": UP, "eval/correct": [0.264, 0.1, 0.0]}, "bad"),
+    (reward_rules.disagreement, {"reward/mean": UP, "eval/correct": [0.264, 0.1, 0.0]}, "warning"),
     (reward_rules.disagreement, {"reward/mean": UP, "eval/correct/mean": [0.264, 0.2, 0.1]}, "good"),
     (reward_rules.disagreement,
      {"reward/mean": UP, "reward/honesty": STILL, "eval/loss": [2.0, 0.1], "eval/time_s": [9.0, 0.1]}, "good"),

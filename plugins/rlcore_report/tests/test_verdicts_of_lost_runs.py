@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from test_verdicts_of_solved_runs import HALF, SOLVED, judged
 
-from rlcore_report import verdicts as large_steps
 from rlcore_report.health import judged_run as causes
+from rlcore_report.health import large_steps
 from rlcore_report.health import reward_rules as sampling_rules
 from rlcore_report.health.judged_run import JudgedRun
 from rlcore_report.health.step_size import step_too_small

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore_report import verdicts
 from rlcore_report.health import judged_run as causes
-from rlcore_report.health import loss_rules, reward_rules
+from rlcore_report.health import large_steps, loss_rules, reward_rules
 from rlcore_report.health import loss_rules as update_rules
 from rlcore_report.health import reward_rules as sampling_rules
 from rlcore_report.health.judged_run import JudgedRun, shift
@@ -36,7 +35,7 @@ def _series(name: str, values: Sequence[float]) -> Series:
 def test_a_kl_that_is_large_at_first_is_excused_if_it_comes_back_and_the_run_is_solved(
     rewards: Mapping[str, Sequence[float]], late: float, level: str
 ) -> None:
-    found = verdicts.step_too_large(judged({**rewards, "kl/mean": [0, 5, 12, *[late] * 17]}))
+    found = large_steps.step_too_large(judged({**rewards, "kl/mean": [0, 5, 12, *[late] * 17]}))
     assert found is not None
     assert found.level == level
 
@@ -46,7 +45,7 @@ def test_responses_that_become_alike_in_the_first_quarter_without_reward_are_a_s
     rewards: Mapping[str, Sequence[float]], step: int, level: str
 ) -> None:
     spread = [0.4] * (step - 1) + [0.0] * (21 - step)
-    found = verdicts.step_too_large(judged({**rewards, "reward/std": spread}))
+    found = large_steps.step_too_large(judged({**rewards, "reward/std": spread}))
     assert found is not None
     assert (found.level, found.step) == (level, step if level == "bad" else None)
 
@@ -97,7 +96,7 @@ def test_pairs_that_are_learned_by_heart_are_too_few(passes: int, cause: str) ->
 ])  # fmt: skip
 def test_ten_nats_in_the_first_steps_of_kto_are_a_step_too_large(reward: float, beta: float | None, level: str) -> None:
     given = {"loss/total": [0.5] * 20, "rewards/mean": [0, 0, 0, 0, *[reward] * 16]}
-    found = verdicts.step_too_large(judged(given, {"trainer": {"beta": beta}}))
+    found = large_steps.step_too_large(judged(given, {"trainer": {"beta": beta}}))
     assert found is not None
     assert found.level == level
 
@@ -133,7 +132,7 @@ def test_a_ratio_off_one_is_no_sign_of_another_policy_where_updates_destroy_the_
     kl: float, is_other: bool
 ) -> None:
     given = {"policy/ratio_mean": [0.25] * 20, "policy/approx_kl": [kl] * 20}
-    found, large = sampling_rules.other_policy(judged(given)), verdicts.step_too_large(judged(given))
+    found, large = sampling_rules.other_policy(judged(given)), large_steps.step_too_large(judged(given))
     assert (found is not None and found.level == "bad") is is_other
     assert large is not None
     assert large.level == "bad"

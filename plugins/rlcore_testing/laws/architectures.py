@@ -89,7 +89,7 @@ def every_trainable_parameter_gets_a_gradient(subject: Subject) -> None:
         policy.module.train()
         outputs = policy.score(batch)
         require(
-            outputs.logprobs.requires_grad,
+            outputs.logprobs.requires_grad or subject.options.get("unfrozen_layers") == 0,
             "with gradients enabled, the log-probs of `score` should have one; they have none, so that no loss trains "
             "the model; let its parameters require gradients",
         )

@@ -22,7 +22,7 @@ from rlcore.errors import ConfigError
 if TYPE_CHECKING:
     from rlcore_tools.conversion.conversion import Conversion
 
-_TABLES = Path(__file__).with_suffix(".toml")
+_TABLES = Path(__file__).with_name("recipes.toml")
 NAMES = {"axolotl": "axolotl", "llama_factory": "LLaMA-Factory"}
 SIGNS = {"axolotl": ("base_model",), "llama_factory": ("stage", "finetuning_type")}
 """Keys that only this library has."""

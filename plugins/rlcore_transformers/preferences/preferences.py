@@ -5,10 +5,8 @@ Also in this file: answers with a verdict each: the pipeline `unpaired`.
 
 from __future__ import annotations
 
-import importlib
 import math
 import unicodedata
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -350,10 +348,3 @@ def _read_label(row: Mapping[str, Any], where: str) -> bool:
     if isinstance(label, bool) or label in (0, 1):
         return bool(label)
     raise DataError(f"{where}: 'label' is {shorten(label)}; it must be true for a desirable completion, else false")
-
-
-def __getattr__(name: str) -> object:
-    if name not in ("SEPARATOR", "build_stepwise"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} has moved: import it from rlcore_reward.process_trainer", DeprecationWarning, stacklevel=2)
-    return getattr(importlib.import_module("rlcore_reward.process_trainer"), name)

@@ -202,11 +202,11 @@ class DeletingRows:
 
     def __init__(self, config, run):
         self.base = sqlite3.connect(run.dir / "log.db")
-        self.base.execute("CREATE TABLE IF NOT EXISTS rows (step INTEGER, name TEXT, value REAL)")
+        self.base.execute("CREATE TABLE IF NOT EXISTS rows (step INTEGER, name TEXT, value TEXT)")
         self.base.execute("DELETE FROM rows")
 
     def metrics(self, step, metrics):
-        self.base.executemany("INSERT INTO rows VALUES (?, ?, ?)", [(step, *each) for each in metrics.items()])
+        self.base.executemany("INSERT INTO rows VALUES (?, ?, ?)", [(step, name, str(value)) for name, value in metrics.items()])
         self.base.commit()
 
     def completions(self, step, rows):

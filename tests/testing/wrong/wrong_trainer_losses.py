@@ -58,15 +58,15 @@ class StepsAnyhow(Right):
     """Its own optimizer steps with any gradient, and zeros in place of one that is not finite."""
 
     def learn(self, batch):
-        losses = self.losses(batch)
-        self.reduced(losses, batch, batch.num_actions.sum()).backward()
+        losses = self.losses(batch.own)
+        self.reduced(losses, batch.own, batch.num_actions.sum()).backward()
         for weight in self._policy.module.parameters():
             if weight.grad is not None:
                 if self.run.ranks.world > 1:
                     torch.distributed.all_reduce(weight.grad)
                 weight.data.sub_(weight.grad.nan_to_num(0.0, 0.0, 0.0), alpha=0.1)
                 weight.grad = None
-        return {"loss/policy": losses[batch.action_mask].nan_to_num(0.0).mean().item()}
+        return {"loss/policy": losses[batch.own.action_mask].nan_to_num(0.0).mean().item()}
 
 
 class LeavesALayer(Right):

@@ -142,7 +142,7 @@ class KeepsNear(Right):
     def gather(self):
         batch, temperature = super().gather(), self.run.temperature
         ours, its = (
-            score(batch, temperature=temperature).logprobs
+            score(batch.own, temperature=temperature).logprobs
             for score in (self._policy.score, self._policy.reference_score)
         )
         return batch.with_columns(kl=(ours - its).roll(self.shift, 1))
@@ -204,5 +204,5 @@ class Misorders(Right):
         batch = super().gather()
         scores = batch["scores"].roll(1)
         batch = batch.with_columns(scores=scores, advantages=scores - scores.mean())
-        self.run.observers.on_rollout(self.run, batch)
+        self.run.observers.on_rollout(self.run, batch.own)
         return batch
