@@ -192,6 +192,14 @@ def test_with_namespaces_tests_reach_no_network_and_see_no_other_processes(tmp_p
         )
         assert score(code, ["assert not reached"], isolation="require") == 1.0
         assert score(code, ["assert not reached"], isolation="try") == 1.0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(str(tmp_path / "log.sock"))
+        code = LISTENING.replace(
+            'create_connection(("127.0.0.1", {port}), 5)',
+            f"socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', {server.getsockname()!r})",
+        )
+        assert score(code, ["assert not reached"], isolation="require") == 1.0
+        assert score("import socket\nx = socket.socketpair()", ["assert x"], isolation="require") == 1.0
     wakes = "import asyncio\nasyncio.run(asyncio.sleep(0))\nx = 1"
     assert score(wakes, ["assert x"], isolation="require") == 1.0
     seen = "import os\nnumbers = [name for name in os.listdir('/proc') if name.isdigit()]"
