@@ -1,9 +1,7 @@
 """Every process keeps the whole model: one process, or several with DistributedDataParallel through `accelerate`.
 
-Also in this file: learners whose weights are divided among processes, and what the rest of a run calls of any learner.
-
-Also in this file: files of tensors that are written and read one at a time, so that they need not be in memory
-together.
+Also in this file: learners whose weights are divided among processes, and what the rest of a run calls of any
+learner; files of tensors that are written and read one at a time, so that they need not be in memory together.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import torch
@@ -216,15 +216,6 @@ FORMS = (
     "an environment is a class with reset(row, *, seed) and step(turn), a function that returns an object with these "
     "methods, or an object with make()"
 )
-DEFAULT_TURNS = 16
-
-
-class Closable(Protocol):
-    """What ends a factory."""
-
-    def __call__(self) -> Any:
-        """End it."""
-        ...
 
 
 @attrs.frozen(eq=False)

@@ -1,9 +1,8 @@
 """First messages of environments, which are reset when the prompts are read.
 
-Also in this file: rows of a run with an environment: their seeds, what the environment receives, and prompts with first
-messages; columns of rows that move over a run: `data.episodes.curriculum`.
-
-Also in this file: what adapters to libraries of environments share: rows that are seeds, and functions of the user.
+Also in this file: rows of a run with an environment: their seeds, what the environment receives, and prompts with
+first messages; columns of rows that move over a run: `data.episodes.curriculum`; what adapters to libraries of
+environments share: rows that are seeds, and functions of the user.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One call of the sampler of episodes: their turns, from the first messages to the ends.
 
-Also in this file: failed episodes of a round, with their transcripts if they end the run, and tools that nearly always
-fail.
+Also in this file: failed episodes of a round, with their transcripts if they end the run, and tools that nearly
+always fail.
 """
 
 from __future__ import annotations

@@ -6,10 +6,8 @@ JSON, if there are any; the row may have them instead. With `data.episodes.recor
 the `tokens` of the episode, as lists that were read and sampled in turn. Other messages, whatever their role, are the
 environment's.
 
-Also in this file: an example of an episode without a model, for `rlcore preview`: the turns are texts of the author, or
-ours.
-
-Also in this file: the reward `environment`: what the environment of a run gave, one number for each chosen token.
+Also in this file: an example of an episode without a model, for `rlcore preview`: the turns are texts of the author,
+or ours; the reward `environment`: what the environment of a run gave, one number for each chosen token.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ A text that is in none of the forms has no calls; one that begins a form and bre
 Calls are read behind the reasoning of a turn, `<think>...</think>` or `[THINK]...[/THINK]`, as servers of models do; a
 turn whose reasoning does not end has none.
 
-Also in this file: arguments of a call, checked against the JSON schema of the tool that the policy was shown; turns of
-the policy, read from what the sampler returned: their texts, calls of tools, tokens and numbers.
+Also in this file: arguments of a call, checked against the JSON schema of the tool that the policy was shown; turns
+of the policy, read from what the sampler returned: their texts, calls of tools, tokens and numbers.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ one that goes on, and nothing else is copied.
 Shapes: R rows, of which the first K are being continued; D distinct prompts of up to P tokens; T columns behind them; S
 new tokens of a row at most, N of all rows; G query heads that share a key head.
 
-Also in this file: decode the next turn of episodes in models whose attention may run packed, from a cache that stays in
-its place.
+Also in this file: decode the next turn of episodes in models whose attention may run packed, from a cache that stays
+in its place.
 """
 
 from __future__ import annotations

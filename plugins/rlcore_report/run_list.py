@@ -3,10 +3,8 @@
 A list must be there at once, so the files of a run are searched, not parsed. Verdicts, which need every metric, are
 made by a thread meanwhile, the newest runs first, and again when a run has written something.
 
-Also in this file: what the list of a dashboard shows of a run: the figures of its page, and the same ones found without
-parsing.
-
-Also in this file: A dashboard of runs: served on this machine only, and read anew when a run has written something.
+Also in this file: what the list of a dashboard shows of a run: the figures of its page, and the same ones found
+without parsing; a dashboard of runs: served on this machine only, and read anew when a run has written something.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The completions, rollouts and grids of images that a report shows, in at most so many bytes.
 
-Also in this file: text of models as a page shows it: as it looks, with only those characters escaped that could deceive
-a reader.
+Also in this file: text of models as a page shows it: as it looks, with only those characters escaped that could
+deceive a reader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The reward `reward_model`: the score that a reward model gives a prompt with its answer.
 
-Also in this file: the reward `process_reward_model`: the probabilities that the steps of an answer are correct, as one
-number; the device that a reward model runs on.
+Also in this file: the reward `process_reward_model`: the probabilities that the steps of an answer are correct, as
+one number; the device that a reward model runs on.
 """
 
 from __future__ import annotations

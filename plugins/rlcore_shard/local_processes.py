@@ -3,11 +3,9 @@
 A process that fails writes its error to the file that the launcher names. Where several fail, as when one does and the
 others lose it, the earliest is printed, and its exit code is that of the command.
 
-Also in this file: what `accelerate launch` was told to shard, which a run does by options of its own, or refuses; what
-a run with several processes calls: to start them, to accept what their launcher was told, to watch them.
-
-Also in this file: end a process that torchrun, `accelerate launch` or `run.processes` started once that launcher has
-ended.
+Also in this file: what `accelerate launch` was told to shard, which a run does by options of its own, or refuses;
+what a run with several processes calls: to start them, to accept what their launcher was told, to watch them; end a
+process that torchrun, `accelerate launch` or `run.processes` started once that launcher has ended.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ its part of the concatenation (`rlcore_shard.divisible`).
 
 Rajbhandari et al. 2019, arXiv:1910.02054.
 
-Also in this file: weights that stage 3 of ZeRO divides one after another, so that no process has all of them in memory
-at once.
+Also in this file: weights that stage 3 of ZeRO divides one after another, so that no process has all of them in
+memory at once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Rows to train on that are rows of an evaluation too, but for case and white space.
 
 Also in this file: the rows of a run before its first step: their lengths, those that evaluations have too, and the
-first ones.
-
-Also in this file: the rows of a configuration, read and tokenised as its run would, with the tokenizer and without
-the model.
+first ones; the rows of a configuration, read and tokenised as its run would, with the tokenizer and without the
+model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The architecture `vision_language`: any `AutoModelForImageTextToText` as a policy that sees images.
 
 Also in this file: the kind of models that read texts and images, and which models are of this kind; the policy that
-sees: one of rlcore-transformers that keeps small copies of the images of its run's completions.
-
-Also in this file: small copies of the images that prompts of completions show, in the run's folder, for its report.
+sees: one of rlcore-transformers that keeps small copies of the images of its run's completions; small copies of the
+images that prompts of completions show, in the run's folder, for its report.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a model reads sequences with the tokens of images: their features take the place of embeddings.
 
-Also in this file: whether a model reads images here as it does by itself; one that does not is refused; whether a model
-that is compared with the policy, such as a teacher, reads images with the same settings; inputs and decoders of models
-that see: batches are padded, and positions after an image are the model's own.
+Also in this file: whether a model reads images here as it does by itself; one that does not is refused; whether a
+model that is compared with the policy, such as a teacher, reads images with the same settings; inputs and decoders of
+models that see: batches are padded, and positions after an image are the model's own.
 """
 
 from __future__ import annotations

@@ -8,10 +8,8 @@ key, its type:
     {"int": "0x20000000000001"}     an integer above 2**53, which some JSON parsers round
     {"float": "nan"}                nan, inf or -inf, which JSON cannot represent
 
-Also in this file: seed every global random number generator of a process, and save and restore their states.
-
-Also in this file: the checkpoints of a run: written atomically, verified when read, pruned to the newest and the
-best.
+Also in this file: seed every global random number generator of a process, and save and restore their states; the
+checkpoints of a run: written atomically, verified when read, pruned to the newest and the best.
 """
 
 from __future__ import annotations

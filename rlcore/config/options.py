@@ -1,8 +1,7 @@
 """Declarations of the options of a component: each has a default, a meaning, a range, a unit and a source.
 
-Also in this file: the options of a config class, with their types as text for errors and `rlcore show`.
-
-Also in this file: conversion of configuration and metrics to plain values, for YAML and JSON.
+Also in this file: the options of a config class, with their types as text for errors and `rlcore show`; conversion of
+configuration and metrics to plain values, for YAML and JSON.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 Nesting and the values that aliases repeat are bounded, so that a short file cannot take all memory.
 
-Also in this file: files and folders that options name.
-
-Also in this file: what to write instead of an unknown name: a near match, the option of another section, or a
-synonym.
+Also in this file: files and folders that options name; what to write instead of an unknown name: a near match, the
+option of another section, or a synonym.
 """
 
 from __future__ import annotations

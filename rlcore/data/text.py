@@ -1,9 +1,7 @@
 """Decode sampled tokens for reward functions and logs; the decoded text is never tokenised again.
 
 Also in this file: check tokenised rows: how many were truncated, whether they fit an encoder-decoder, and which token
-ends them.
-
-Also in this file: shuffled index sampler for prompts and samples: reshuffled each pass, reproducible and resumable.
+ends them; shuffled index sampler for prompts and samples: reshuffled each pass, reproducible and resumable.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A builder is called with the keyword arguments in its signature, so that classes of torch and functions of
 `transformers` can be registered unchanged; see `rlcore.protocols`.
 
-Also in this file: advance a learning-rate schedule by the progress of a run, whatever number of optimizer steps the run
-makes; restores an optimizer with the options of the present configuration, also where the saved one had others.
+Also in this file: advance a learning-rate schedule by the progress of a run, whatever number of optimizer steps the
+run makes; restores an optimizer with the options of the present configuration, also where the saved one had others.
 """
 
 from __future__ import annotations

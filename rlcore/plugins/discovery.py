@@ -5,7 +5,7 @@ seconds), *disabled* (by an environment variable or the configuration), *incompa
 rlcore, so that it is not loaded, or another version of something else), *broken* (its import or a hook raised, or a
 hook is misspelt), or in *conflict* (another dist registers one of its names; the full names work).
 
-Also in this file: the checks of a plugin: is it enabled and compatible, are its hooks valid, and is its import light?.
+Also in this file: the checks of a plugin: is it enabled and compatible, are its hooks valid, and is its import light?
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks, before the first step, that all processes of a run have the same plugins, configuration, model and data.
 
-Also in this file: collects the identity of a run: what has to stay the same for a resumed run to equal an uninterrupted
-one.
+Also in this file: collects the identity of a run: what has to stay the same for a resumed run to equal an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -40,10 +40,6 @@ from rlcore.settings import TrainConfig, to_record
 from rlcore.training.inputs import DATA_INPUTS, describe_input
 from rlcore.training.run import Run
 from rlcore.training.run_components import Chosen
-
-if TYPE_CHECKING:
-    from rlcore.ranks import Ranks
-
 
 log = get_logger("plugins")
 _logged: set[str] = set()

@@ -1,6 +1,6 @@
 """Drive any trainer: at each yield log, evaluate, write a checkpoint, call the observers, and stop when due.
 
-Also in this file: ctrl-C and SIGTERM stop a run after its current step.
+Also in this file: Ctrl-C and SIGTERM stop a run after its current step.
 """
 
 from __future__ import annotations

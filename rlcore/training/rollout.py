@@ -37,8 +37,6 @@ from rlcore.types import Episodes, Prompt, Trajectories, without_none
 
 if TYPE_CHECKING:
     from rlcore.ranks import Ranks
-    from rlcore.rewards.combine import Scored
-    from rlcore.types import Prompt
 
 
 PATIENCE_S = 1.0

@@ -12,8 +12,8 @@ Position t of every array refers to token t:
 Sequences may be padded on either side, and padding values are never read: `mask` and `ended` record where a sequence
 ends, whatever the token ids. Shapes: B sequences, T tokens, N chosen tokens, V vocabulary, H hidden.
 
-Also in this file: trajectories of episodes with an environment, as a sampler of episodes returns them; rows of data as
-pipelines return them, prompts and demonstrations, and batches of them.
+Also in this file: trajectories of episodes with an environment, as a sampler of episodes returns them; rows of data
+as pipelines return them, prompts and demonstrations, and batches of them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Start the ranks of a run on the machines of a cluster, pass on signals, and start all again when one fails.
 
 Also in this file: the places that the processes of a run hold on the machines of a cluster; print what several ranks
-write at the same time, so that no line of one is cut by another's.
-
-Also in this file: the actor that runs one rank as a process of its own, and reports its output and its end; it
-imports no torch.
+write at the same time, so that no line of one is cut by another's; the actor that runs one rank as a process of its
+own, and reports its output and its end; it imports no torch.
 """
 
 from __future__ import annotations

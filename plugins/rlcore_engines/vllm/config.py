@@ -1,7 +1,7 @@
 """Options of the sampler `vllm`.
 
-Also in this file: the options of the sampler `openai`; what the sampler `vllm` declares to `rlcore plan`: its servers,
-their devices and the weights that reach them.
+Also in this file: the options of the sampler `openai`; what the sampler `vllm` declares to `rlcore plan`: its
+servers, their devices and the weights that reach them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A server that the run starts: it is watched, started again when it dies, and ended with the run.
 
-Also in this file: what a server is started with: the policy's folder, precision, context and adapter, and a free port.
+Also in this file: what a server is started with: the policy's folder, precision, context and adapter, and a free
+port.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests for the rows of a round, and trajectories from their answers.
 
-Also in this file: rows of a round from the answers of a server: seeds, ends, trajectories, and parts that are reported;
-tokens of the policy from completions that are text.
+Also in this file: rows of a round from the answers of a server: seeds, ends, trajectories, and parts that are
+reported; tokens of the policy from completions that are text.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 Every process calls what writes weights, because divided ones are gathered one after another; only those that pass a
 folder write, and hold no more than a part of the whole.
 
-Also in this file: the folder through which weights reach the servers of a run.
-
-Also in this file: the process group of a run and the workers of one server, through which weights are broadcast.
+Also in this file: the folder through which weights reach the servers of a run; the process group of a run and the
+workers of one server, through which weights are broadcast.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a rule reads, a run's metrics and options, and what it returns, a verdict.
 
-Also in this file: statistics of one metric that rules share: where it starts, how noisy it is, where it goes; what can
-be wrong with a run: the causes that verdicts name, and that the labelled runs have.
+Also in this file: statistics of one metric that rules share: where it starts, how noisy it is, where it goes; what
+can be wrong with a run: the causes that verdicts name, and that the labelled runs have.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What people are asked, and what they answer.
 
 Also in this file: the file of all judgements of a run, to which each is appended and synced before the page hears of
-it; how far people agree in their judgements.
-
-Also in this file: the command `rlcore judgements`; light: the modules that it runs are imported on use.
+it; how far people agree in their judgements; the command `rlcore judgements`; light: the modules that it runs are
+imported on use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The HTTP interface of a board: one page, and requests that are refused without the token of the link.
 
-Also in this file: serve an application in a thread of this process; markdown, with code and formulas, as HTML that runs
-nothing and loads nothing.
+Also in this file: serve an application in a thread of this process; markdown, with code and formulas, as HTML that
+runs nothing and loads nothing.
 """
 
 from __future__ import annotations

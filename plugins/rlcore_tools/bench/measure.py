@@ -5,14 +5,14 @@ A pair is one seed, with which both versions ran. The interval is Student's of t
 excludes 0 and the mean difference is at least `FLOOR` of the older version's mean: with many measures, some intervals
 exclude 0 by chance, mostly narrowly.
 
-Also in this file: how small a change a number of pairs can show.
-
 The test is Student's t of N paired differences, whose standard deviation is that of one run times
 the square root of 2. A change is called visible if it would be found in 80 of 100 comparisons (`POWER`).
 
 Pairs that are added until their noise is small enough end too often where the noise looks smaller than it is: with the
 level of 5 %, up to 8 % of such comparisons of equal versions found a difference, 12 % if two pairs could be enough.
 `REPEATED_LEVEL` and `FEWEST_PAIRS` keep that below 5 %, by simulation.
+
+Also in this file: how small a change a number of pairs can show.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Arguments of TRL whose meaning depends on others: the losses of GRPO, its reference, samplers, and model options.
 
-Also in this file: arguments of TRL's GKDConfig, DistillationConfig and OnlineDPOConfig whose meaning depends on others;
-arguments of TRL that count: sequences of a step, steps, and how often something happens.
+Also in this file: arguments of TRL's GKDConfig, DistillationConfig and OnlineDPOConfig whose meaning depends on
+others; arguments of TRL that count: sequences of a step, steps, and how often something happens.
 """
 
 from __future__ import annotations

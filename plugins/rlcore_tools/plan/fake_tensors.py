@@ -4,10 +4,8 @@ Floating-point tensors are fake: weights, hidden states, gradients. Token ids an
 their values. A fake tensor whose value is read counts as zeros, so checks that compare two ways to compute the same
 numbers succeed.
 
-Also in this file: a cache of the result shapes of operations on fake tensors, so that a repeated layer costs little.
-
-Also in this file: the memory that the C library's malloc keeps of freed tensors, measured by reserving blocks of
-their sizes.
+Also in this file: a cache of the result shapes of operations on fake tensors, so that a repeated layer costs little;
+the memory that the C library's malloc keeps of freed tensors, measured by reserving blocks of their sizes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The memory of one training step, phase by phase, measured on fake tensors.
 
-Also in this file: one training step of a model that is no language model, from the parts that its trainer declares.
-
-Also in this file: the passes of `run.shard=tp` on fake tensors: parts of each layer, and the rows of all processes.
+Also in this file: one training step of a model that is no language model, from the parts that its trainer declares;
+the passes of `run.shard=tp` on fake tensors: parts of each layer, and the rows of all processes.
 """
 
 from __future__ import annotations

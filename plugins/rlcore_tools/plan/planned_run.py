@@ -1,8 +1,8 @@
 """The policy, components and data lengths of the planned run, built on fake tensors.
 
 Also in this file: the batches of the planned run: of its samples, or of prompts and rollouts of the maximum length; a
-policy wrapper that measures the memory of decoders and sets the capacity of their caches; the memory of sampling: a few
-tokens are sampled on fake tensors, with caches of their full length.
+policy wrapper that measures the memory of decoders and sets the capacity of their caches; the memory of sampling: a
+few tokens are sampled on fake tensors, with caches of their full length.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The memory of a training step: of a process with the whole model, and of a rank under a strategy.
 
-Also in this file: the memory of passes without gradients: over the rows that a trainer scores, and to check a sampler's
-weights.
+Also in this file: the memory of passes without gradients: over the rows that a trainer scores, and to check a
+sampler's weights.
 """
 
 from __future__ import annotations

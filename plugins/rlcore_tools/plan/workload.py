@@ -1,8 +1,7 @@
 """The batch sizes and model heads that a trainer declares in its static methods `workload` and `rehearse`.
 
-Also in this file: the workload of a trainer: as it declares it, or guessed from the names of its options.
-
-Also in this file: the lengths of a run's prompts and samples, read if this downloads nothing.
+Also in this file: the workload of a trainer: as it declares it, or guessed from the names of its options; the lengths
+of a run's prompts and samples, read if this downloads nothing.
 """
 
 from __future__ import annotations

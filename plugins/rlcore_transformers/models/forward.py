@@ -1,9 +1,8 @@
 """Run a language model over a batch of trajectories and compute the outputs of the chosen tokens only.
 
 Also in this file: compile the blocks of a model with `torch.compile`, for the passes that score batches; noise on the
-embeddings of a model in training (NEFTune).
-
-Also in this file: the module that a learner trains: a model of `transformers`, with what an algorithm adds to it.
+embeddings of a model in training (NEFTune); the module that a learner trains: a model of `transformers`, with what an
+algorithm adds to it.
 """
 
 from __future__ import annotations

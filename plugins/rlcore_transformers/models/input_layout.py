@@ -1,9 +1,7 @@
 """Build a model's inputs from a batch of trajectories; everything in which architectures differ is behind this.
 
-Also in this file: build the inputs of an encoder-decoder from a batch of trajectories.
-
-Also in this file: the kinds of language models, decoder-only, encoder-decoder and those of packages, and the
-architecture of each.
+Also in this file: build the inputs of an encoder-decoder from a batch of trajectories; the kinds of language models,
+decoder-only, encoder-decoder and those of packages, and the architecture of each.
 """
 
 from __future__ import annotations

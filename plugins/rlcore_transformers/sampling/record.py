@@ -1,8 +1,7 @@
 """Record of the sampled tokens and their columns, and its conversion to trajectories.
 
-Also in this file: state of the sequences that are decoded together: their lengths, limits and newest tokens.
-
-Also in this file: ids of the tokens that options of samplers name, checked against a tokenizer and a vocabulary.
+Also in this file: state of the sequences that are decoded together: their lengths, limits and newest tokens; ids of
+the tokens that options of samplers name, checked against a tokenizer and a vocabulary.
 """
 
 from __future__ import annotations

@@ -206,7 +206,9 @@ class DeletingRows:
         self.base.execute("DELETE FROM rows")
 
     def metrics(self, step, metrics):
-        self.base.executemany("INSERT INTO rows VALUES (?, ?, ?)", [(step, name, str(value)) for name, value in metrics.items()])
+        self.base.executemany(
+            "INSERT INTO rows VALUES (?, ?, ?)", [(step, name, str(value)) for name, value in metrics.items()]
+        )
         self.base.commit()
 
     def completions(self, step, rows):

@@ -1,10 +1,8 @@
 """Fused GELU kernels, and activation checkpointing.
 
-Also in this file: the probe that decides whether a technique may be used with a model: a small batch must come out the
-same.
-
-Also in this file: run a padded batch in groups of similar length, if that saves more time than the additional forward
-passes take.
+Also in this file: the probe that decides whether a technique may be used with a model: a small batch must come out
+the same; run a padded batch in groups of similar length, if that saves more time than the additional forward passes
+take.
 """
 
 from __future__ import annotations
