@@ -83,7 +83,7 @@ MODULES = [
     "rlcore_sft.loss",
     "rlcore_shard.parallel_files",
     "rlcore_shard.local_processes",
-    "rlcore_shard.zero",
+    "rlcore_shard.shards",
     "rlcore_tools.trl_functions",
     "rlcore_vision.image_store",
     "rlcore_vision.tiny_families",

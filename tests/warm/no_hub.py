@@ -20,6 +20,6 @@ def unreachable_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     refused = lambda *_, **__: pytest.fail("the hub is asked by one who does not give up")  # noqa: E731
-    for library in ("kind.AutoConfig", "tokenizers.AutoTokenizer"):
+    for library in ("input_layout.AutoConfig", "tokenizers.AutoTokenizer"):
         monkeypatch.setattr(f"rlcore_transformers.models.{library}.from_pretrained", refused)
     return address

@@ -25,7 +25,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from rlcore_engines.vllm.weights import Entry, WeightGroup, address_towards, joins
+from rlcore_engines.vllm.weight_group import Entry, WeightGroup, address_towards, joins
 
 BACKEND = "rlcore"
 

@@ -29,19 +29,8 @@ from rlcore_engines.vllm.client import VLLMServer
 from rlcore_engines.vllm.config import VLLMConfig
 from rlcore_engines.vllm.connection import EngineError, Reply, ServerUnavailable
 from rlcore_engines.vllm.own_server import OwnServer, free_port, make_own_server
-from rlcore_engines.vllm.weights import (
-    ADAPTER,
-    WeightFiles,
-    WeightGroup,
-    address_towards,
-    all_join,
-    check_policy,
-    is_float32,
-    open_store,
-    pack,
-    plan,
-    write_folder,
-)
+from rlcore_engines.vllm.weight_group import WeightGroup, address_towards, all_join, open_store, pack, plan
+from rlcore_engines.vllm.weights import ADAPTER, WeightFiles, check_policy, is_float32, write_folder
 
 BROADCAST_POLL_S = 0.001
 FAILURE_S = 5.0

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.ops import eval_mode
-from rlcore.protocols import Policy
+from rlcore.protocols import Divisible, Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import SamplingConfig
 from rlcore.types import PolicyOutputs, Prompt, Trajectories
@@ -47,6 +47,13 @@ class Scripted:
         self.scored, self.padded = scored, padded
         self.ranks: Ranks | None = None
         self._counts: Counter[tuple[int, ...]] = Counter()
+        self._counted: tuple[list[tuple[int, ...]], list[int]] | None = None
+
+    def renew_weights(self, policy: Policy, prompts: Sequence[Prompt]) -> None:
+        """Count the prompts of all processes; one that has none does not call the sampler."""
+        if isinstance(policy, Divisible):
+            policy.gather()
+        self._counted = [prompt.tokens for prompt in prompts], self._numbers(prompts)
 
     def __call__(
         self,
@@ -57,9 +64,14 @@ class Scripted:
         generator: torch.Generator | None = None,  # noqa: ARG002  a sampler's signature
     ) -> Trajectories:
         """Continue each prompt once."""
+        counted, self._counted = self._counted, None
+        if counted is not None and counted[0] == [prompt.tokens for prompt in prompts]:
+            numbers = counted[1]
+        else:
+            numbers = self._numbers(prompts)
         continuations = [
             _draw(prompt.tokens, number, sampling.max_new_tokens)
-            for prompt, number in zip(prompts, self._numbers(prompts), strict=True)
+            for prompt, number in zip(prompts, numbers, strict=True)
         ]
         batch = _stack(
             [[*prompt.tokens, *tokens] for prompt, tokens in zip(prompts, continuations, strict=True)],

@@ -60,6 +60,7 @@ def test_the_loss_is_the_divergence_from_a_teacher_that_sees_the_image(tmp_path:
     trainer = assembled(tmp_path, {**options, "batch_size": 4}, prompts=PROMPTS)
     batch, metrics = trainer.rows.next()
     assert metrics["data/on_policy_fraction"] == 0.5
+    batch = batch.own
     losses = trainer.loss(batch)[0]
     images, other = trainer.policy().tokenizer.images, model_of(7)
     blind = []

@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayTaskError
 
-from rlcore_engines.ray import cluster, crew, worker
+from rlcore_engines.ray import cluster, crew, ray_sampler, worker
 from rlcore_engines.ray import crew as dispatch
-from rlcore_engines.ray import crew as ray_sampler
 from rlcore_engines.ray import worker as keeper
 
 NUMBERS = itertools.count()

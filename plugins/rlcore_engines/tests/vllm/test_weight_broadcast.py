@@ -14,12 +14,11 @@ from test_new_weights import PROMPTS, SAMPLING, SEEDS, make_policy
 from test_sampler_runs import rollouts, train, weights
 from vllm_stand_in import StandIn
 
-from rlcore_engines.vllm import fleet
-from rlcore_engines.vllm import weights as weight_group
+from rlcore_engines.vllm import fleet, weight_group
 from rlcore_engines.vllm.config import VLLMConfig
 from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.vllm_sampler import VLLMSampler
-from rlcore_engines.vllm.weights import WeightGroup, pack, plan
+from rlcore_engines.vllm.weight_group import WeightGroup, pack, plan
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.rig.policies import perturb
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch._C._distributed_c10d import TCPStore
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlcore_engines.vllm.weights import WeightGroup, joins
+from rlcore_engines.vllm.weight_group import WeightGroup, joins
 from rlcore_testing.small import LETTERS, make_gpt2
 
 ANSWER = json.loads(Path(__file__).with_name("recorded_answer.json").read_text())
