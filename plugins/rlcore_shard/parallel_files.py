@@ -24,9 +24,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.checkpoints.manifest import OWN_FIELDS, file_entry, write_manifest
 from rlcore.checkpoints.run_folder import RunDir, put_in_place
-from rlcore.checkpoints.state import Checkpoints, io_failure, parts_folder
+from rlcore.checkpoints.state import io_failure, parts_folder
 from rlcore.errors import CheckpointError, ConfigError, RanksError, io_remedy
 from rlcore.ranks import Ranks
 from rlcore.sharding import PARTS, SUFFIX, SavedTensor, TensorFile, saved_parts, write_weights

@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 from filelock import FileLock, Timeout
 
+from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
 from rlcore.checkpoints.manifest import read_manifest, verify_files
 from rlcore.checkpoints.run_folder import (
     AUTO,
@@ -30,7 +31,6 @@ from rlcore.checkpoints.run_folder import (
     resumes,
     set_aside,
 )
-from rlcore.checkpoints.state import Checkpoint, Checkpoints
 from rlcore.config.options import from_json
 from rlcore.config.yaml_files import path_named
 from rlcore.errors import CheckpointError, ConfigError, DamagedCheckpoint, RLCoreError, RunInUse, io_remedy

@@ -15,9 +15,9 @@ from typing import Any
 
 import attrs
 
+from rlcore.checkpoints.checkpoint import Checkpoint, list_checkpoints
 from rlcore.checkpoints.manifest import read_manifest
 from rlcore.checkpoints.run_folder import AUTO, NEVER
-from rlcore.checkpoints.state import Checkpoint, list_checkpoints
 from rlcore.config.options import to_plain
 from rlcore.config.yaml_files import path_named
 from rlcore.errors import CheckpointError, ConfigError, DataError, InputsError, UnknownComponent

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.data.text import OrderedRows
+from rlcore.data.order import OrderedRows
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.ops import eval_mode

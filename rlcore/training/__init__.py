@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
-    from rlcore.data.text import Order, OrderedRows
+    from rlcore.data.order import Order, OrderedRows
     from rlcore.ops import disable_dropout, eval_mode
     from rlcore.optim.updater import Loss, Meter, Updater, validate
     from rlcore.ranks.rounds import Round, micro_batches
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rlcore.data.text": ("Order", "OrderedRows"),
+    "rlcore.data.order": ("Order", "OrderedRows"),
     "rlcore.ops": ("disable_dropout", "eval_mode"),
     "rlcore.optim.updater": ("Loss", "Meter", "Updater", "validate"),
     "rlcore.ranks.rounds": ("Round", "micro_batches"),

@@ -10,10 +10,10 @@ from typing import Any, cast
 import attrs
 import torch
 
+from rlcore.checkpoints.checkpoint import save_beside
 from rlcore.checkpoints.claim import Claim
 from rlcore.checkpoints.manifest import write_manifest
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.checkpoints.state import save_beside
 from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
 from rlcore.config import evolve
 from rlcore.errors import ConfigError, ModelError

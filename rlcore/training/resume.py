@@ -6,20 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints, save_beside
 from rlcore.checkpoints.identity import ACCEPTED, compare_plugins
 from rlcore.checkpoints.manifest import FILE_NAME, read_manifest, write_manifest
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.checkpoints.state import (
-    Checkpoint,
-    Checkpoints,
-    capture_rng,
-    divided_tensors,
-    load_state,
-    named_parts,
-    restore_rng,
-    save_beside,
-    save_state,
-)
+from rlcore.checkpoints.state import capture_rng, divided_tensors, load_state, named_parts, restore_rng, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged, PluginError
 from rlcore.logging import get_logger
 from rlcore.plugins.observers import find_parallel_files

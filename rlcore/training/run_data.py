@@ -10,7 +10,8 @@ import attrs
 from torch import Tensor
 
 from rlcore.config import evolve
-from rlcore.data.text import Order, OrderedRows, check_parts, count_truncated, warn_of_counts, warn_of_ends
+from rlcore.data.order import Order, OrderedRows
+from rlcore.data.text import check_parts, count_truncated, warn_of_counts, warn_of_ends
 from rlcore.data.user_code import load_reference
 from rlcore.errors import DataError
 from rlcore.plugins.registry import registries

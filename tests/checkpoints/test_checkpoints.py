@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from checkpoint_making import FILES, contents, fill_with, folder, write
 
-from rlcore.checkpoints.state import Checkpoints, load_state
+from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.state import load_state
 from rlcore.errors import CheckpointError
 
 __all__ = ["folder"]  # a fixture

@@ -14,7 +14,7 @@ import pytest
 import torch
 from checkpoint_making import FILES, PLUGINS, contents, fill_with, folder, steps, write
 
-from rlcore.checkpoints.state import Checkpoints
+from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.errors import CheckpointError
 
 __all__ = ["folder"]  # a fixture
@@ -127,8 +127,8 @@ def test_an_error_while_filling_a_checkpoint_is_raised_and_leaves_no_files(folde
 CRASH = """
 import os, sys
 from pathlib import Path
-from rlcore.checkpoints.state import Checkpoints
-import rlcore.checkpoints.state as module
+from rlcore.checkpoints.checkpoint import Checkpoints
+import rlcore.checkpoints.checkpoint as module
 
 folder, where = Path(sys.argv[1]), sys.argv[2]
 checkpoints = Checkpoints(folder, keep_last=1)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from checkpoint_making import PLUGINS, fill_with, folder, steps, write
 
-from rlcore.checkpoints.state import Checkpoints, load_state
+from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.state import load_state
 from rlcore.errors import CheckpointError
 
 __all__ = ["folder"]  # a fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rlcore.checkpoints.checkpoint import Checkpoint
 from rlcore.checkpoints.identity import check_identity, flatten, record_processes
-from rlcore.checkpoints.state import Checkpoint
 from rlcore.errors import CheckpointError, ConfigError
 
 THEN = flatten({"trainer": {"name": "ppo", "optimizer": {"lr": 0.1, "eps": 1}}, "data": {"prompts": "a"}, "world": 2})

@@ -12,8 +12,8 @@ import torch
 from checkpoint_making import folder, write
 
 import rlcore
+from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.checkpoints.manifest import verify_files, verify_model, write_manifest
-from rlcore.checkpoints.state import Checkpoints
 from rlcore.errors import CheckpointError, DamagedCheckpoint
 from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 from rlcore_transformers.models.loading import load_model

@@ -19,7 +19,7 @@ from claiming import build, left_in, make_run
 from kill_points import fork, wait
 
 from rlcore.checkpoints import manifest as manifests
-from rlcore.checkpoints.state import Checkpoints
+from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.config.options import to_json
 from rlcore.errors import CheckpointError, DamagedCheckpoint
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.data.text import Order
+from rlcore.data.order import Order
 from rlcore.errors import CheckpointError
 
 

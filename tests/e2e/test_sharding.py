@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from warm_python import WarmPython
 
-from rlcore.checkpoints.state import Checkpoints, load_state
+from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.state import load_state
 from rlcore.cli import main
 from rlcore.errors import ModelError
 from rlcore_testing.small import make_llama

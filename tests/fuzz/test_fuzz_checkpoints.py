@@ -11,7 +11,8 @@ from fuzzing import NUMBERS, TEXT, result_or_message
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rlcore.checkpoints.state import Checkpoints, load_state, save_state
+from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.state import load_state, save_state
 from rlcore.errors import CheckpointError
 
 ENCODABLE = TEXT.filter(lambda text: text.isascii())

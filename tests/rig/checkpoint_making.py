@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlcore.checkpoints.state import Checkpoints, save_state
+from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.state import save_state
 
 PLUGINS = {"plugins": {"rlcore": "0.1.0", "rlcore-ppo": "0.1.0"}, "config": {"gen": {"temperature": 0.5}}}
 FILES = ("trainer.safetensors", "model/config.json", "model/tokenizer.json", "rng/0.safetensors")

@@ -8,9 +8,9 @@ from typing import Any
 
 from checkpoint_making import contents, fill_with
 
+from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.checkpoints.claim import Claim, claim
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.checkpoints.state import Checkpoints
 from rlcore.config import structure, unstructure
 from rlcore.ranks import Ranks
 from rlcore.settings import TrainConfig

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rlcore
-from rlcore.checkpoints.state import Checkpoint, Checkpoints
+from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
 from rlcore.training.resume import Saver
 from rlcore_testing.small import make_gpt2, make_tokenizer
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.checkpoints.state import Checkpoints
+from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.config import structure
 from rlcore.errors import CheckpointError, Diverged
 from rlcore.settings import TrainConfig

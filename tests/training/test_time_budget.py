@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.checkpoints.state import Checkpoints
+from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.training.loop import fit
 from rlcore.training.resume import Saver
 from rlcore_testing.small import make_gpt2

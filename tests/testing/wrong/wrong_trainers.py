@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from rlcore.config import config, option
-from rlcore.data.text import Order
+from rlcore.data.order import Order
 from rlcore.optim.updater import Meter
 from rlcore.ranks.rounds import micro_batches
 from rlcore.settings import OptimizerConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlcore_engines.ray.launch import Place, environments, order
+from rlcore_engines.ray.agent import Place, environments, order
 
 PLACES = [
     Place("b", "10.0.0.2", 7000, ("1",)), Place("a", "10.0.0.1", 6000, ("0",)), Place("b", "10.0.0.2", 7001, ("0",)),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore_engines.ray.launch import ERR, OUT, Lines
+from rlcore_engines.ray.agent import ERR, OUT
+from rlcore_engines.ray.launch import Lines
 
 
 def test_no_line_of_a_rank_is_cut_by_another_s(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
