@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rlcore.logging import get_logger
-from rlcore.protocols import Policy, RunView, Sampler
+from rlcore.protocols import Policy, RunView, Sampler, SamplerTraits
 from rlcore.ranks import Ranks
 from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig
@@ -86,8 +86,8 @@ class EpisodeSampler:
     ) -> None:
         self.inner, self.factory, self.options = sampler, factory, options
         self._make_dialogue, self.given = make_dialogue, given
-        self.exact_logprobs = bool(getattr(sampler, "exact_logprobs", False))
-        self.draws_from_policy = bool(getattr(sampler, "draws_from_policy", True))
+        self.exact_logprobs = SamplerTraits(sampler).exact_logprobs
+        self.draws_from_policy = SamplerTraits(sampler).draws_from_policy
         for name in ("check", "renew_weights"):
             if hasattr(sampler, name):
                 setattr(self, name, getattr(sampler, name))

@@ -1,6 +1,14 @@
 """The interfaces of components, by kind; a component implements one by having its methods, not by inheriting."""
 
-from rlcore.protocols.algorithms import OptimizerBuilder, RolloutStore, Sampler, SchedulerBuilder, Trainer
+from rlcore.protocols.algorithms import (
+    OptimizerBuilder,
+    RolloutStore,
+    Sampler,
+    SamplerTraits,
+    SchedulerBuilder,
+    Trainer,
+    TrainerTraits,
+)
 from rlcore.protocols.learners import (
     Architecture,
     Decoder,
@@ -46,7 +54,7 @@ __all__ = [
     "Architecture", "Command", "DecodeStep", "Decoder", "DecoderRequest", "Divisible", "Environment",
     "EnvironmentFactory", "EpisodePlayer", "Head", "HeadBuilder", "Learner", "Logger", "MovingReference",
     "OptimizerBuilder", "ParallelFiles", "Policy", "PreviewPipeline", "Processes", "PromptPipeline", "Restorable",
-    "RolloutStore", "RowStream", "RunView", "SamplePipeline", "Sampler", "SchedulerBuilder", "SequenceScorer",
-    "Sharding", "SizedVocabulary", "SourcePipeline", "StagedFiles", "SteeringHead", "Step", "Tokenizer", "Trainer",
-    "Trunk", "Turn", "Uploader",
+    "RolloutStore", "RowStream", "RunView", "SamplePipeline", "Sampler", "SamplerTraits", "SchedulerBuilder",
+    "SequenceScorer", "Sharding", "SizedVocabulary", "SourcePipeline", "StagedFiles", "SteeringHead", "Step",
+    "Tokenizer", "Trainer", "TrainerTraits", "Trunk", "Turn", "Uploader",
 ]  # fmt: skip

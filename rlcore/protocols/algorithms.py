@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import attrs
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -93,6 +94,46 @@ class Trainer(Protocol):
         ...
 
 
+@attrs.frozen
+class TrainerTraits:
+    """What a trainer's class states beside the attributes it must have, with defaults for what it leaves out.
+
+    `Trainer` describes each. The class is not changed, and need not inherit from anything.
+    """
+
+    trainer: object
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """Return the names of the required inputs; `check_declared` refuses a trainer that states none."""
+        return cast("Sequence[str]", getattr(self.trainer, "needs", ()))
+
+    @property
+    def default_for(self) -> Sequence[str]:
+        """Return the inputs for which the trainer is selected by default: none."""
+        return cast("Sequence[str]", getattr(self.trainer, "default_for", ()))
+
+    @property
+    def headline(self) -> Sequence[str]:
+        """Return the metrics that matter most: none."""
+        return cast("Sequence[str]", getattr(self.trainer, "headline", ()))
+
+    @property
+    def off_policy(self) -> bool:
+        """Return whether the loss is right for samples of any distribution: it is not."""
+        return bool(getattr(self.trainer, "off_policy", False))
+
+    @property
+    def scores_samples(self) -> bool:
+        """Return whether reward functions score outputs to the prompts of samples: they do not."""
+        return bool(getattr(self.trainer, "scores_samples", False))
+
+    @property
+    def default_beta(self) -> float:
+        """Return `gen.beta` where the user sets none: 0."""
+        return cast("float", getattr(self.trainer, "default_beta", 0.0))
+
+
 class Sampler(Protocol):
     """A function that generates rollouts; the one called `default` comes with the package of models.
 
@@ -157,6 +198,37 @@ class Sampler(Protocol):
             and compares the log-probs with them.
         """
         ...
+
+
+@attrs.frozen
+class SamplerTraits:
+    """What a sampler states about its samples, with defaults for what it leaves out.
+
+    They are read from the sampler at each use, because an engine may change them. The sampler is not changed, and need
+    not inherit from anything.
+    """
+
+    sampler: object
+
+    @property
+    def draws_from_policy(self) -> bool:
+        """Return whether samples follow the policy's own distribution: they do."""
+        return bool(getattr(self.sampler, "draws_from_policy", True))
+
+    @property
+    def exact_logprobs(self) -> bool:
+        """Return whether the log-probs are those that the policy itself computes: they are not."""
+        return bool(getattr(self.sampler, "exact_logprobs", False))
+
+    @property
+    def lags(self) -> bool:
+        """Return whether the sampler has older weights on purpose (`run.asynchronous`): it has not."""
+        return bool(getattr(self.sampler, "lags", False))
+
+    @property
+    def one_version(self) -> bool:
+        """Return whether a round ahead is sampled with one version of the weights: it is not."""
+        return bool(getattr(self.sampler, "one_version", False))
 
 
 class RolloutStore(Protocol):

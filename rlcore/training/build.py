@@ -30,7 +30,7 @@ from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.choice import Choice, Chooser, Wrapping
 from rlcore.plugins.observers import Observers, find_uploader, first_result, idle_providers
 from rlcore.plugins.registry import all_registries, registries
-from rlcore.protocols import PreviewPipeline, Trainer
+from rlcore.protocols import PreviewPipeline, Trainer, TrainerTraits
 from rlcore.ranks import Ranks, check_processes
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.chosen_rewards import resolve
@@ -104,7 +104,7 @@ def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> No
         name, load = resolve(inputs.metric_fn, "metric_fn")
         metrics = [UserFunction("metric", name, load(), timeout_s=timeout_s)]
     evaluated = settings.eval.every or settings.eval.at_start or settings.eval.at_end
-    first = "samples" if getattr(chosen.trainer.component.target(), "scores_samples", False) else "prompts"
+    first = "samples" if TrainerTraits(chosen.trainer.component.target()).scores_samples else "prompts"
     for what in (first, "eval_prompts") if evaluated else (first,):
         source = getattr(inputs, what)
         rows = pipeline.preview(source, settings.data, what=f"data.{what}") if functions or metrics else None
@@ -275,7 +275,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     agree_on_configuration(ranks, settings)
     agree_on_weights(ranks, inputs.model)
     with ExitStack() as undo_claim, ExitStack() as close_components:
-        name, headline = chosen.trainer.component.name, tuple(getattr(trainer_type, "headline", ()))
+        name, headline = chosen.trainer.component.name, tuple(TrainerTraits(trainer_type).headline)
         place = undo_claim.enter_context(claim(settings, ranks, plugins, name, _notes(inputs.objects, headline)))
         seed_everything(settings.run.seed)
         run = _build_run(settings, inputs, chosen, optimizers, ranks, place, observers, headline)
@@ -325,7 +325,7 @@ def _check_needs(component: Component[Any], inputs: Inputs) -> None:
     trainer_type: Any = component.target()
     check_declared(component, trainer_type)
     name = component.name
-    uses = "reward_fn" if getattr(trainer_type, "scores_samples", False) else ""
+    uses = "reward_fn" if TrainerTraits(trainer_type).scores_samples else ""
     inputs.require(
         name, trainer_type.needs, uses=uses, other=lambda: other_trainer(inputs.given, registries().trainers, than=name)
     )
@@ -401,13 +401,13 @@ def _build_run(
 def _with_defaults(settings: TrainConfig, trainer_type: Any, *, holds_out_samples: bool) -> TrainConfig:
     run, beta, keep = settings.run, settings.gen.beta, settings.checkpoint
     if keep.metric is None and holds_out_samples:
-        named = (name for name in getattr(trainer_type, "headline", ()) if name.startswith("eval/"))
+        named = (name for name in TrainerTraits(trainer_type).headline if name.startswith("eval/"))
         keep = evolve(keep, metric=next(named, None))
     metric, mode = ranking(keep)
     keep = evolve(keep, metric=metric, mode=mode)
     if run.steps is None and run.epochs is None and run.time_s is None:
         run = evolve(run, **trainer_type.default_budget)
-    beta = getattr(trainer_type, "default_beta", 0.0) if beta is None else beta
+    beta = TrainerTraits(trainer_type).default_beta if beta is None else beta
     return evolve(settings, run=run, gen=evolve(settings.gen, beta=beta), checkpoint=keep)
 
 

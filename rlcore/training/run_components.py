@@ -20,6 +20,7 @@ from rlcore.plugins.builtin import published
 from rlcore.plugins.choice import Choice, Chooser, Wrapping
 from rlcore.plugins.observers import first_result, require_provider
 from rlcore.plugins.registry import Registry, registries
+from rlcore.protocols import TrainerTraits
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.safe_text import show
 from rlcore.settings import TrainConfig
@@ -330,7 +331,7 @@ def _candidates(trainers: Registry[Any]) -> list[Candidate]:
             target = component.target()
         except PluginError:  # reported where that trainer is asked for
             continue
-        fits, needs = tuple(getattr(target, "default_for", ())), tuple(getattr(target, "needs", ()))
+        fits, needs = tuple(TrainerTraits(target).default_for), tuple(TrainerTraits(target).needs)
         found.append(Candidate(component.name, fits, component, needs))
     here = {candidate.name for candidate in found}
     return found + [Candidate(name, one.default_for) for name, one in published("trainers").items() if name not in here]

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlcore import ops
 from rlcore.errors import Diverged, RewardError
 from rlcore.profiling import count_tokens, note_sampled, timed
-from rlcore.protocols import Divisible, Sampler
+from rlcore.protocols import Divisible, Sampler, SamplerTraits
 from rlcore.ranks import Ranks
 from rlcore.ranks.rounds import ROW, Round
 from rlcore.rewards.combine import Scored, Scorer
@@ -291,7 +291,7 @@ class Sampling:
         """
         gen, low_precision = self._config.gen, self._config.model.get("sampling_dtype") is not None
         is_policy = gen.is_plain and self.logit_mask is None and not low_precision
-        is_exact = bool(getattr(self.sampler, "exact_logprobs", False))
+        is_exact = SamplerTraits(self.sampler).exact_logprobs
         return gen.reused_logprobs and is_policy and self._models.is_full_precision and is_exact
 
 

@@ -20,7 +20,7 @@ from rlcore.errors import ConfigError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.plugins.registry import registries
 from rlcore.profiling import phase
-from rlcore.protocols import Policy
+from rlcore.protocols import Policy, SamplerTraits
 from rlcore.sampling import takes
 from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore.types import Metrics, Prompt, Trajectories
@@ -134,7 +134,7 @@ class AheadSampler:
         is_able = isinstance(sampler, AsynchronousSampler)
         self._engine: Any = sampler if is_able else ThreadedSampler(sampler)
         self._own_thread = None if is_able else cast("ThreadedSampler", self._engine)
-        self._one_version = bool(getattr(sampler, "one_version", False))
+        self._one_version = SamplerTraits(sampler).one_version
         self.run: Any = None
         self._ahead: list[Ahead] = []
         self._restored = Restored()

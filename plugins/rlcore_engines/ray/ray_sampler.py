@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcore.config import evolve
 from rlcore.errors import ConfigError, DataError
-from rlcore.protocols import Policy
+from rlcore.protocols import Policy, SamplerTraits
 from rlcore.sampling import check_options, draw_seeds, sample
 from rlcore.settings import SamplingConfig
 from rlcore.training import eval_mode
@@ -48,13 +48,13 @@ class RaySampler:
     def draws_from_policy(self) -> bool:
         """Whether no option changes the distribution of the next token."""
         if self._engine is not None:
-            return bool(getattr(self._engine, "draws_from_policy", True))
+            return SamplerTraits(self._engine).draws_from_policy
         return not self.config.reshaping
 
     @property
     def exact_logprobs(self) -> bool:
         """Whether trainers may use the column `logprobs`, as with the sampler `default`."""
-        return self.draws_from_policy if self._engine is None else getattr(self._engine, "exact_logprobs", False)
+        return self.draws_from_policy if self._engine is None else SamplerTraits(self._engine).exact_logprobs
 
     def check(self, policy: Policy, samplings: Sequence[SamplingConfig]) -> None:
         """Check the tokens that options name, before the first step of a run.

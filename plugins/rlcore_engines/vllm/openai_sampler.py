@@ -21,7 +21,7 @@ from rlcore.config import evolve
 from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.plugins.registry import registries
-from rlcore.protocols import Policy
+from rlcore.protocols import Policy, TrainerTraits
 from rlcore.safe_text import hide_logins
 from rlcore.settings import SamplingConfig
 from rlcore.training.evaluate import eval_samplings
@@ -337,7 +337,7 @@ def _check_trainer(name: str) -> None:
         ConfigError: it is such a trainer.
     """
     trainer: Any = registries().trainers.get(name).target()
-    if "prompts" in trainer.needs and not getattr(trainer, "off_policy", False):
+    if "prompts" in trainer.needs and not TrainerTraits(trainer).off_policy:
         raise ConfigError(
             f"sampler = 'openai': trainer '{name}' learns from samples of the policy, and the server's model is not "
             "the policy: ratios and advantages of its samples would be wrong; use sampler: default or vllm, or a "

@@ -21,7 +21,7 @@ from rlcore.config import ConfigOnly, evolve
 from rlcore.errors import ConfigError, InputsError, ModelError
 from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins.choice import Chooser, Wrapping
-from rlcore.protocols import Decoder, DecodeStep, Policy
+from rlcore.protocols import Decoder, DecodeStep, Policy, TrainerTraits
 from rlcore.protocols.learners import joins
 from rlcore.ranks import Ranks
 from rlcore.sampling import sample, takes_waiting
@@ -119,7 +119,7 @@ def build_subject(
     trainer: Any = component.target()
     check_declared(component, trainer)
     if settings.gen.beta is None:
-        settings = evolve(settings, gen=evolve(settings.gen, beta=getattr(trainer, "default_beta", 0.0)))
+        settings = evolve(settings, gen=evolve(settings.gen, beta=TrainerTraits(trainer).default_beta))
     is_text = _is_text(chosen, trainer)
     inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision"), is_text))
     inputs.require(component.name, trainer.needs)

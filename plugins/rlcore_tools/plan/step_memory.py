@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import attrs
 import torch
 
+from rlcore.protocols import SamplerTraits
 from rlcore_tools.plan.engines import Engines
 from rlcore_tools.plan.fake_tensors import LiveBytes
 from rlcore_tools.plan.model_sizes import ModelSizes, find_blocks
@@ -242,7 +243,7 @@ def _scoring(subject: PlannedRun, live: LiveBytes) -> Passes:
         and is_float32
         and settings.gen.is_plain
         and settings.model.get("sampling_dtype") is None
-        and bool(getattr(subject.chosen.sampler.build(), "exact_logprobs", False))
+        and SamplerTraits(subject.chosen.sampler.build()).exact_logprobs
     )
     if not workload.num_scored or (are_reused and not workload.reference):
         return Passes()
