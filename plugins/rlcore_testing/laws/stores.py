@@ -24,6 +24,7 @@ from rlcore_testing.rig.isolate import call_in_new_process
 STORES = "rollout_stores"
 DROP = "`load_state_dict` must remove the current sequences first"
 WIDTHS = (4, 9, 1, 6)
+HEIGHTS = (2, 4, 1, 3)
 TYPES = (
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64,
@@ -32,8 +33,8 @@ TYPES = (
 
 @law(STORES)
 def batches_come_back_in_order(subject: Subject) -> None:
-    """`take` returns all appended sequences as one batch, in the order of `append`."""
-    store, batches = make_store(subject), [make_batch(seed) for seed in range(3)]
+    """`take` returns all appended sequences as one batch, in the order of `append`, for any number of them in each."""
+    store, batches = make_store(subject), [make_batch(seed, height=height) for seed, height in enumerate(HEIGHTS)]
     _fill(store, batches)
     compare(batches, store.take(), "keep every sequence, in the order of `append`")
 

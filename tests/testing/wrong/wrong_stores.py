@@ -173,3 +173,11 @@ class Elsewhere(MemoryStore):
 
     def load_state_dict(self, state):
         self._parts = list(self.held.get(state["where"], []))
+
+
+class SmallestFirst(MemoryStore):
+    """Give batches with fewer sequences first."""
+
+    def take(self):
+        self._parts.sort(key=len)
+        return super().take()
