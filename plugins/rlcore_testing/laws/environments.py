@@ -1,7 +1,8 @@
 """Laws of environments, which are played without a model: the kit answers with short texts.
 
 An environment may have an attribute `example_turns`, texts with which its episodes get somewhere, and `example_row`, a
-row for `reset` if it has no rows of its own.
+row for `reset` if it has no rows of its own. Where the right texts depend on the episode, `example_turns_of` is a
+function of the row and the seed (a static method, in a class) that returns the texts in their order.
 """
 
 from __future__ import annotations
@@ -154,19 +155,22 @@ def _factory(subject: Subject) -> Factory:
 
 
 class _Episode:
-    """One episode, answered with the example turns in their order from an offset that depends on the seed."""
+    """One episode, answered with the example turns: all from an offset, or those for the seed."""
 
     def __init__(self, factory: Factory, subject: Subject, seed: int, *, begins: bool = True) -> None:
         from rlcore_environments.answers import check_environment
 
         target: Any = subject.it.target()
-        self._texts: Sequence[str] = tuple(getattr(target, "example_turns", TURNS))
+        row, turns_of = _row(factory, target), getattr(target, "example_turns_of", None)
+        turns = getattr(target, "example_turns", TURNS) if turns_of is None else turns_of(dict(row), seed)
+        self._texts: Sequence[str] = tuple(turns)
+        self._offset = seed if turns_of is None else 0
         self._most = min(factory.max_turns or MOST_TURNS, MOST_TURNS)
         self._tools, self._seed, self._index = bool(factory.tools), seed, 0
         self._environment: Any = check_environment(factory.make(), factory)
         self.goes_on, self.record = begins, Record()
         if begins:
-            self._begin(_row(factory, target))
+            self._begin(row)
 
     def _begin(self, row: Mapping[str, Any]) -> None:
         from rlcore_environments.answers import read_messages
@@ -182,7 +186,7 @@ class _Episode:
 
         if not self.goes_on:
             return False
-        text = self._texts[(self._index + self._seed) % len(self._texts)]
+        text = self._texts[(self._index + self._offset) % len(self._texts)]
         turn = Turn(text, self._index, tool_calls=parse_calls(text) if self._tools else ())
         found = self._call(lambda: self._environment.step(turn), f"step {self._index}")
         answer = self._read(lambda: read_step(found))

@@ -100,3 +100,19 @@ class Waiting(Right):
         time.sleep(0.02)
         crowded = len(self.seen) > alone
         return Step("crowded" if crowded else "alone", done=turn.index == 2)
+
+
+class Guessing(Right):
+    """It asks for a number that its seed gives, and the reward of the right one is not a number."""
+
+    @staticmethod
+    def example_turns_of(row: Any, seed: int) -> list[str]:
+        return ["no idea", str(random.Random(seed).randint(10**6, 10**7))]
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        self.number = random.Random(seed).randint(10**6, 10**7)
+        return "which number?"
+
+    def step(self, turn: Turn) -> Any:
+        found = turn.text == str(self.number)
+        return Step("no", reward=float("nan") if found else 0.0, done=found)
