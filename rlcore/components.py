@@ -182,7 +182,7 @@ def check_component(component: Component[Any]) -> None:
     what = f"{KINDS[component.kind]} {name!r}"
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise PluginError(f"{what}: a name consists of letters, digits, '-', '_' and '.', such as 'my-algo'")
-    if not (callable(target) or _is_reference(target)):
+    if not (callable(target) or is_reference(target)):
         raise PluginError(f"{what}: target is {target!r}; it must be callable or 'module:attribute'")
     if not (config is None or _is_config(config)):
         raise PluginError(f"{what}: config is {config!r}; it must be a config class, 'module:attribute' or None")
@@ -198,18 +198,19 @@ def check_component(component: Component[Any]) -> None:
 def _check_fact(component: Component[Any], fact: str, value: Any, what: str) -> None:
     if fact not in FACTS.get(component.kind, ()):
         raise PluginError(f"{what}: '{fact}' is no argument of the registration of {component.kind}")
-    if fact == "fits" and not (callable(value) or _is_reference(value)):
+    if fact == "fits" and not (callable(value) or is_reference(value)):
         raise PluginError(f"{what}: fits is {value!r}; it must be callable or 'module:attribute'")
     if fact == "sections" and not (isinstance(value, Mapping) and all(map(_is_config, value.values()))):
         raise PluginError(f"{what}: sections is {value!r}; it must map names to config classes")
 
 
-def _is_reference(value: Any) -> bool:
+def is_reference(value: Any) -> bool:
+    """Return whether `value` is text that looks like `module:attribute`."""
     return isinstance(value, str) and bool(_REFERENCE.fullmatch(value))
 
 
 def _is_config(value: Any) -> bool:
-    return (isinstance(value, type) and attrs.has(value)) or _is_reference(value)
+    return (isinstance(value, type) and attrs.has(value)) or is_reference(value)
 
 
 @attrs.frozen

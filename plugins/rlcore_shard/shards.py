@@ -10,9 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from rlcore.sharding import TensorStream
-
-__all__ = ["Cut", "Shards", "TensorStream"]  # the last by its former name
+__all__ = ["Cut", "Shards"]
 
 
 @attrs.frozen(eq=False)

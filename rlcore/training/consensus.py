@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from rlcore.checkpoints.fingerprints import (
     time_variables,
 )
 from rlcore.checkpoints.identity import ABSENT, TIME, TIME_VARIABLES, flatten
+from rlcore.components import is_reference
 from rlcore.config import unstructure
 from rlcore.config.options import to_json
 from rlcore.data.user_code import load_reference
@@ -175,8 +175,6 @@ ROWS = {
 
 EPISODES = ("max_turns", "max_new_tokens", "history", "refill", "curriculum", "seeds")
 """Options of `data.episodes` that change what is learned; the others are about time, processes and failures."""
-REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""What `module:attribute` looks like."""
 
 
 def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
@@ -260,7 +258,7 @@ def _described(given: Any) -> Any:
     """Return a value with each function, class or `module:attribute` in it described by its source."""
     if isinstance(given, list | tuple):
         return [_described(each) for each in given]
-    if isinstance(given, str) and REFERENCE.fullmatch(given):
+    if is_reference(given):
         with contextlib.suppress(RLCoreError):  # an address, or a module of another interpreter
             return describe_function(load_reference(given, "data.environment"))
     return describe_function(given) if callable(given) or callable(getattr(given, "make", None)) else given

@@ -23,7 +23,8 @@ from rlcore_report.health.judged_run import (
     noise,
     start,
 )
-from rlcore_report.health.reward_rules import APPROX_KLS, RATIOS
+from rlcore_report.health.reward_rules import RATIOS
+from rlcore_report.health.step_size import APPROX_KLS
 from rlcore_report.metric_groups import Floats, Series
 
 LOSS_RISE = 1.15

@@ -22,7 +22,7 @@ from rlcore_report.health.judged_run import (
     shift,
     start,
 )
-from rlcore_report.health.step_size import evaluations_move, movement
+from rlcore_report.health.step_size import APPROX_KLS, evaluations_move, movement
 from rlcore_report.metric_groups import Series
 
 UNJUDGED = ("loss", "reward", "kl", "perplexity", "reward/mean", "loss/mean", "kl/mean")
@@ -305,7 +305,6 @@ def value_function(run: JudgedRun) -> Verdict | None:
 GAP = 0.1
 """Mean distance of the log-probs of sampler and trainer, in nats a token, that low precision does not explain."""
 RATIOS = ("policy/ratio_mean", "policy/ratio_mean_trained")
-APPROX_KLS = ("policy/approx_kl", "policy/approx_kl_trained")
 JUMP = 10.0
 """approx_kl, in nats a token, that other weights or tokens do not give, but updates that destroy the policy do."""
 FIRST_RATIOS = 5

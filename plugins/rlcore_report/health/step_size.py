@@ -33,7 +33,7 @@ from rlcore_report.metric_groups import Series
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
 
-KLS = ("policy/approx_kl", "policy/approx_kl_trained")
+APPROX_KLS = ("policy/approx_kl", "policy/approx_kl_trained")
 SAME_WEIGHTS = 1e-12
 """approx_kl below this is rounding: of a round that is learned from in one step, it compares equal weights."""
 LEAST_REACH = 0.01
@@ -47,7 +47,7 @@ WARMING = 1.01
 """Factor by which the learning rate may exceed that of the middle of the steps so far; above it, it is warming up."""
 EVALUATED = ("eval/loss", "eval/loss/total", "eval/loss/awac")
 READ = frozenset({
-    *KLS, *EVALUATED, "eval/reward/mean", "kl/mean", "loss/total", "loss/policy", "lr", "policy/entropy",
+    *APPROX_KLS, *EVALUATED, "eval/reward/mean", "kl/mean", "loss/total", "loss/policy", "lr", "policy/entropy",
     "response/length_mean", "reward/mean", "reward/max", "reward/std", "rft/kept", "distill/agreement",
 })  # fmt: skip
 """The metrics that these rules read."""
@@ -110,7 +110,7 @@ def _is_warming_up(run: JudgedRun) -> bool:
 
 def _kl_of_round(run: JudgedRun) -> float | None:
     """Return the median KL of a round, in nats a token; None if it is unknown."""
-    kl = run.series(*KLS)
+    kl = run.series(*APPROX_KLS)
     if kl is None or median(kl.known) < SAME_WEIGHTS:
         return None
     return median(kl.known)
