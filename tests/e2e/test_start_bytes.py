@@ -107,7 +107,7 @@ def test_a_rank_holds_its_own_part_of_a_model_with_an_adapter_at_the_start(train
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_of_other_files_than_the_run_wants_is_loaded_whole_as_planned(train: Train, tmp_path: Path) -> None:
     """The files have 32 bits a weight and the run 16, in which some models keep other weights than in 32."""
     values = sft_run(make_folder(tmp_path / "start"), "fsdp", 0)

@@ -75,7 +75,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit_and_other_strateg
     check_same(tmp_path, names, "straight", "changing")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_bf16_rounds_hidden_states_of_the_parts_and_stays_close_to_whole_layers(
     train_on: Train, tmp_path: Path  # noqa: F811
 ) -> None:  # fmt: skip

@@ -19,7 +19,8 @@ pytestmark = [
 ]
 Train = Callable[..., None]
 GROUPS = (
-    (2, "sft,ppo,ppo_skip"), pytest.param(4, EVERY, marks=pytest.mark.nightly),
+    (2, "sft,ppo"), pytest.param(2, "ppo_skip", marks=pytest.mark.nightly),
+    pytest.param(4, EVERY, marks=pytest.mark.nightly),
     *(
         pytest.param(world, names, marks=pytest.mark.nightly)
         for world, names in (

@@ -60,11 +60,13 @@ def test_pickles_are_the_same_in_a_new_process() -> None:
     assert {name: probes.registered(name) for name in DISTS}.items() <= found.registered.items()
 
 
+@pytest.mark.slow
 def test_one_spawned_worker_serves_all_packages(started: list[str]) -> None:
     hold()
     assert started == ["seen_by_a_worker"]
 
 
+@pytest.mark.slow
 def test_processes_of_one_run_of_xdist_share_a_worker(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(worker.XDIST_RUN, "0123456789abcdef")
     for _ in range(2):
@@ -76,6 +78,7 @@ def test_processes_of_one_run_of_xdist_share_a_worker(started: list[str], monkey
     assert started == ["seen_by_a_worker", "seen_by_a_worker"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("differs", "called"),
     [

@@ -42,6 +42,7 @@ def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_finishes_the_step_with_one_clear_line(number: signal.Signals) -> None:
     process = start("graceful")
@@ -52,6 +53,7 @@ def test_one_signal_finishes_the_step_with_one_clear_line(number: signal.Signals
     assert err.strip() == f"{number.name}: finishing step 7, then saving; press again to stop at once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_at_once(number: signal.Signals) -> None:
     process = start()
@@ -86,6 +88,7 @@ def test_the_echo_that_torchrun_sends_within_a_second_is_no_second_press(
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_other_ranks_stop_without_printing_anything() -> None:
     process = start("graceful", RANK="1")
     process.send_signal(signal.SIGTERM)

@@ -178,7 +178,7 @@ def test_lora_layers_are_saved_alone_and_merged(tmp_path: Path) -> None:
     assert not torch.equal(base, now)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_yaml_and_the_command_line_train_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_tiny_pipeline().save_pretrained(tmp_path / "sd")
     values = {

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LOGGERS = "loggers"
 GRACE_S = 120.0
-"""Seconds that threads may take to end after `close`."""
+"""Seconds after `close` in which threads may end, and in which a process of a library may write what it was given."""
 
 
 @law(LOGGERS)
@@ -166,7 +166,8 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
             if closed:
                 first.close(None)
             places = [run.dir.parent, *_outside(subject, run)]
-            before, marks = _sizes(places), _marks(places)
+            marks = _marks(places) if elsewhere or not closed else _marks_once_written(places)
+            before = _sizes(places)
             unread = ", ".join(f"step {i + 1}" for i, mark in enumerate(MARKS) if mark not in marks)
             require(
                 elsewhere or not (closed and before and unread),
@@ -235,6 +236,18 @@ def _marks(places: Sequence[Path]) -> list[str]:
         mark: [mark.encode(), *(struct.pack(form, float(mark)) for form in ("<d", ">d", "<f", ">f"))] for mark in MARKS
     }
     return [mark for mark in MARKS if any(form in content for form in forms[mark] for content in contents)]
+
+
+def _marks_once_written(places: Sequence[Path]) -> list[str]:
+    """Return the marks at or under `places` once all are there, or after GRACE_S those that are.
+
+    A library such as wandb writes files in a process of its own, which may be late on a busy machine. Loggers that
+    write no files are not waited for.
+    """
+    deadline = time.monotonic() + GRACE_S
+    while len(marks := _marks(places)) < len(MARKS) and _sizes(places) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return marks
 
 
 def _rows_of(path: Path) -> bytes:

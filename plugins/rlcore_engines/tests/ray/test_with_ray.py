@@ -292,6 +292,7 @@ def test_two_ranks_that_share_an_actor_and_start_again_learn_as_one_process(
         assert torch.allclose(two[name], weight, atol=1e-6), name
 
 
+@pytest.mark.nightly
 def test_a_trial_of_a_sweep_has_several_processes_of_a_cluster_and_learns_as_one(
     folder: Path, ray_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ CASES = conformance(
 )  # fmt: skip
 
 
+@pytest.mark.slow  # thousands of requests to a server
 @pytest.mark.parametrize("law", CASES)
 def test_law(law: Case) -> None:
     law()

@@ -135,7 +135,7 @@ def trained(url: str, folder: str) -> dict[str, Any]:
     return {"rows": rollouts(result) if result.run.ranks.is_main else []}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_share_a_server(stand_in: StandIn, tmp_path: Path) -> None:
     """No process changes the weights while the other's rows are under way."""
     running, found = watch(stand_in), {}

@@ -72,6 +72,7 @@ def laid_out(how: str, **environment: str) -> list[int]:
     return [int(size) for size in json.loads(done.stdout)]
 
 
+@pytest.mark.slow
 @glibc
 def test_holes_in_the_heap_are_counted_in_the_plan_without_allocating_them() -> None:
     (peak, taken), (_, held) = laid_out("planned"), laid_out("written")
@@ -80,6 +81,7 @@ def test_holes_in_the_heap_are_counted_in_the_plan_without_allocating_them() -> 
     assert taken < 3 * MB  # one page for the header of each block
 
 
+@pytest.mark.slow
 @glibc
 def test_with_a_fixed_threshold_there_are_no_holes() -> None:
     fixed = {"MALLOC_MMAP_THRESHOLD_": "65536"}
