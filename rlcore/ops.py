@@ -192,6 +192,7 @@ def gae(
     turn_gamma: float | None = None,
     turn_lam: float | None = None,
     bootstrap: Tensor | None = None,
+    is_cut: Tensor | None = None,
 ) -> Tensor:
     """Return generalised advantage estimates over the chosen tokens of each sequence.
 
@@ -209,6 +210,8 @@ def gae(
         turn_lam: likewise, lam if omitted. With gamma = lam = 1, this is GAE over turns: a token's advantage is the
             rest of its turn's reward, plus V of the next turn, minus V of the token, and so on.
         bootstrap: float[B], V after the last chosen token; zero if omitted (the sequences have ended).
+        is_cut: bool[B], True where a limit cut the sequence inside a turn, so that the token after the last chosen one
+            would belong to the same turn and `gamma` discounts `bootstrap`; nowhere if omitted.
 
     Returns:
         float[B, T], zero where `action_mask` is False.
@@ -219,6 +222,8 @@ def gae(
     following = values.new_zeros(len(values)) if bootstrap is None else bootstrap
     running = values.new_zeros(len(values))
     is_inside = torch.nn.functional.pad(action_mask[:, 1:], (0, 1))  # the next token belongs to the same turn
+    if is_cut is not None:
+        is_inside = is_inside | (place_last(torch.ones_like(values[:, 0]), action_mask) > 0) & is_cut[:, None]
     between = gamma if turn_gamma is None else turn_gamma
     discounts = torch.full_like(values, between).masked_fill(is_inside, gamma)
     weights = torch.full_like(values, between * (lam if turn_lam is None else turn_lam))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import attrs
@@ -135,6 +135,18 @@ with gradients may use another kernel than one without."""
 TRAINING_COLUMNS = ("old_logprobs", "values", "advantages", "returns")
 
 
+def cut_inside_a_turn(rows: Trajectories, eos_token_ids: Sequence[int]) -> Tensor:
+    """Return where a limit cut a sequence inside a turn of the policy: bool[B].
+
+    Such a sequence has not ended, its last token is chosen, and this token is not an EOS. An episode that was cut off
+    between two turns ends with an EOS, or with what the environment said.
+    """
+    ends = torch.tensor(list(eos_token_ids), dtype=torch.long, device=rows.tokens.device)
+    last = (rows.mask * torch.arange(rows.mask.shape[1], device=rows.mask.device)).argmax(1, keepdim=True)
+    chosen, tokens = rows.action_mask.gather(1, last)[:, 0], rows.tokens.gather(1, last)[:, 0]
+    return ~rows.ended & chosen & ~torch.isin(tokens, ends)
+
+
 class PPOTrainer:
     """Proximal policy optimisation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
 
@@ -166,6 +178,7 @@ class PPOTrainer:
         self.updater = run.updater(self._policy, config.optimizer, updates_per_step=self.updates_per_round)
         self.kl = KLCoefficient(config.kl_coef, config.kl_target, config.kl_horizon)
         self.scale = ScoreScale(config.score_scaling)
+        self.eos_token_ids = self._policy.eos_token_ids if gen.eos_token_ids is None else gen.eos_token_ids
 
     def steps(self) -> Iterator[Metrics]:
         """Yield after each round, when everything it sampled has been learned from."""
@@ -272,9 +285,10 @@ class PPOTrainer:
             rewards = rewards - self.kl.value * rows["kl"].masked_fill(~chosen, 0.0)
             self.kl.update(kl, len(batch))
         bootstrap = rows.columns.get("bootstrap")
+        is_cut = None if bootstrap is None else cut_inside_a_turn(rows, self.eos_token_ids)
         advantages = ops.gae(
             rewards, rows["values"], chosen, gamma=config.gamma, lam=config.lam, turn_gamma=config.turn_gamma,
-            turn_lam=config.turn_lam, bootstrap=bootstrap,
+            turn_lam=config.turn_lam, bootstrap=bootstrap, is_cut=is_cut,
         )  # fmt: skip
         returns = advantages + rows["values"]
         metrics |= _explained(batch, returns, rows["values"])

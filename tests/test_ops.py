@@ -172,6 +172,12 @@ def test_the_discount_between_turns_differs_from_that_inside_a_turn() -> None:
     assert out.tolist() == [[0.0, 0.75, 1.75, 0.0, 1.0, 2.0]]
     ended = ops.gae(rewards, values, mask, gamma=1.0, lam=1.0, turn_gamma=0.5, bootstrap=torch.tensor([6.0]))
     assert ended.tolist() == [[0.0, 0.5 * 7 + 1 - 2, 0.5 * 7 + 1 - 1, 0.0, 7.0 - 3, 7.0 - 2]]
+    cut = ops.gae(
+        rewards, values, mask, gamma=1.0, lam=1.0, turn_gamma=0.5, bootstrap=torch.tensor([6.0]),
+        is_cut=torch.tensor([True]),
+    )  # fmt: skip
+    # The token after the last one would belong to the same turn: 4 + 6, and .5 of these 10 before the turn.
+    assert cut.tolist() == [[0.0, 0.5 * 10 + 1 - 2, 0.5 * 10 + 1 - 1, 0.0, 10.0 - 3, 10.0 - 2]]
     plain = ops.gae(rewards, values, mask, gamma=0.9, lam=0.7)
     assert torch.equal(plain, ops.gae(rewards, values, mask, gamma=0.9, lam=0.7, turn_gamma=0.9, turn_lam=0.7))
 

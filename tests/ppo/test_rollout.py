@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcore.types import Trajectories
+from rlcore_ppo.trainer import cut_inside_a_turn
 
 
 def test_the_score_is_earned_at_the_last_chosen_token(
@@ -301,3 +302,16 @@ def test_a_rank_whose_rewards_are_scores_takes_part_where_another_has_rewards_of
     joined, _ = roll(trainer)
     assert "dense" not in alone
     torch.testing.assert_close(joined["rewards"], alone["rewards"])
+
+
+def test_a_row_is_cut_inside_a_turn_if_it_has_not_ended_and_its_last_token_is_chosen_and_no_eos() -> None:
+    T, F = True, False  # noqa: N806  as in a table
+    eos = 2
+    rows = Trajectories(
+        tokens=torch.tensor([[0, 5, 6, 7], [5, 6, eos, 0], [5, 6, 7, 0], [5, 6, 7, eos], [5, 6, 7, 8]]),
+        mask=torch.tensor([[F, T, T, T], [T, T, T, F], [T, T, T, F], [T, T, T, T], [T, T, T, T]]),
+        action_mask=torch.tensor([[F, F, T, T], [F, T, T, F], [F, T, T, F], [F, T, T, T], [F, T, T, F]]),
+        ended=torch.tensor([F, F, T, F, F]),
+    )
+    # cut; between two turns; ended by a stop sequence; between two turns; after the environment's text
+    assert cut_inside_a_turn(rows, (eos,)).tolist() == [True, False, False, False, False]
