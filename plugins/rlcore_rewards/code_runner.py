@@ -75,11 +75,11 @@ def main(channel: int) -> None:
         job = json.loads(file.read())
     token = job["token"]
     names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
-    code = compile(job["code"], "answer.py", "exec")
-    test = None if job["test"] is None else compile(job["test"], "test.py", "exec")
     if not job["sockets"]:
         _refuse_sockets()
-    _limit(job["limits"])
+    _limit(job["limits"])  # before the code is compiled, which can take any amount of memory and time too
+    code = compile(job["code"], "answer.py", "exec")
+    test = None if job["test"] is None else compile(job["test"], "test.py", "exec")
     exec(code, names)  # noqa: S102  within these limits
     if test is not None:
         exec(test, names)  # noqa: S102
