@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import attrs
 
 import rlcore.protocols
+import rlcore.types
 from generators.docstrings import Undocumented, outcome, read, read_function, signature, table
 from generators.examples import EXAMPLES, example
 
@@ -26,7 +27,10 @@ works, and `rlcore_testing` checks it.
 | protocol | meaning |
 |---|---|
 """
-BESIDE = {"Decoder": ("DecodeStep", "DecoderRequest"), "Head": ("Trunk",)}
+BESIDE = {
+    "Decoder": ("DecodeStep", "DecoderRequest"), "Environment": ("Turn", "Step"), "Head": ("Trunk",),
+    "RolloutStore": ("Trajectories",),
+}  # fmt: skip
 """Classes without a page of their own, described on the page of the protocol that they belong to."""
 SHOWN_BY = {
     "ParallelFiles": "find_parallel_files", "Processes": "find_processes", "StagedFiles": "find_parallel_files",
@@ -78,7 +82,7 @@ def _page(name: str, protocol: type, examples: Path) -> str:
         lines += [f"## {method.strip('_')}", "", "```text", written, "```", "", docstring.text, ""]
         lines += [*table(function, docstring), *outcome(docstring)]
     for beside in BESIDE.get(name, ()):
-        cls = getattr(rlcore.protocols, beside)
+        cls = getattr(rlcore.protocols, beside, None) or getattr(rlcore.types, beside)
         described = read(cls, beside)
         if list(described.attributes) != [field.name for field in attrs.fields(cls)]:
             raise Undocumented(f"{beside}: its docstring does not describe its fields")

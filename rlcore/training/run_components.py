@@ -20,7 +20,6 @@ from rlcore.plugins.builtin import published
 from rlcore.plugins.choice import Choice, Chooser, Wrapping
 from rlcore.plugins.observers import first_result, require_provider
 from rlcore.plugins.registry import Registry, registries
-from rlcore.protocols import TrainerTraits
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.safe_text import show
 from rlcore.settings import TrainConfig
@@ -325,6 +324,8 @@ def other_trainer(given: Collection[str], trainers: Registry[Any], *, than: str)
 
 
 def _candidates(trainers: Registry[Any]) -> list[Candidate]:
+    from rlcore.protocols import TrainerTraits  # imports torch, as the trainers below do
+
     found = []
     for component in trainers:
         try:
