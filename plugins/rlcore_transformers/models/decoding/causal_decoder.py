@@ -145,13 +145,30 @@ def _unpack(states: Tensor, index: Tensor, height: int) -> Tensor:
     return padded.view(height, -1, heads, width).transpose(1, 2)
 
 
+CACHES = ("cache_params", "cache", "past_key_values")
+"""Names of the argument for the cache: of recurrent models, since transformers 5.24, and before."""
+
+
+def cache_keyword(model: nn.Module) -> str:
+    """Return the name of the cache argument of `model.forward`.
+
+    A wrapper whose signature has none passes keywords on; then the first module inside that names one decides.
+    """
+    for module in model.modules():
+        named = inspect.signature(module.forward).parameters
+        for name in CACHES:
+            if name in named:
+                return name
+    return CACHES[-1]
+
+
 def keywords(model: nn.Module) -> tuple[str, bool]:
     """Return the name of the cache argument of `model.forward`, and whether it takes positions.
 
     A wrapper whose signature has neither argument passes keywords on to a decoder that has both.
     """
     named = inspect.signature(model.forward).parameters
-    cache = "cache_params" if "cache_params" in named else "past_key_values"
+    cache = cache_keyword(model)
     return cache, "position_ids" in named or cache not in named
 
 
@@ -188,6 +205,7 @@ class Seq2SeqDecoder:
         self._heads, self._autocast = heads, autocast
         self._mask = inputs["attention_mask"]
         self._encoded: Any = None
+        self._cache_name = cache_keyword(model)
         # The top-level configuration may give the encoder's number of layers.
         config = model.get_decoder().config.get_text_config(decoder=True)
         capacity = inputs["decoder_input_ids"].shape[1] + max_new_tokens
@@ -228,7 +246,7 @@ class Seq2SeqDecoder:
             "encoder_outputs": self._encoded,
             "attention_mask": self._mask,
             "decoder_input_ids": tokens,
-            "past_key_values": self._cache,
+            self._cache_name: self._cache,
             "use_cache": True,
         }
         if self._heads is None:
