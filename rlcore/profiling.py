@@ -193,13 +193,13 @@ def note_scored(chosen: Tensor) -> None:
 def peak_bytes(device: torch.device) -> int | None:
     """Return the peak memory of this process on its device in bytes; None if the system does not report it.
 
-    On CUDA it is what torch's allocator has handed out, on the CPU the resident set size.
+    On an accelerator it is what torch's allocator has handed out, on the CPU the resident set size.
     """
-    if device.type == "cuda":
+    if device.type != "cpu":
         import torch
 
-        return int(torch.cuda.max_memory_allocated(device))
-    if device.type != "cpu":
+        with suppress(AttributeError, RuntimeError):  # MPS does not record it, and meta has no memory
+            return int(torch.get_device_module(device).max_memory_allocated(device))
         return None
     with suppress(OSError, IndexError, ValueError):  # Linux's file of this process, which `exec` resets
         return int(Path("/proc/self/status").read_bytes().split(b"VmHWM:", 1)[1].split(None, 1)[0]) * 1024

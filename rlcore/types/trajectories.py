@@ -220,10 +220,10 @@ def grouped(index: Tensor, size: int) -> Tensor:
 def to_device(array: Tensor, device: torch.device | str) -> Tensor:
     """Return `array` on `device`.
 
-    Copies from the host to a GPU are asynchronous, through pinned memory; kernels on the same stream wait for them. All
-    other copies block, because the host could otherwise read memory that has not been written yet.
+    Copies from the host to an accelerator are asynchronous, through pinned memory; kernels on the same stream wait for
+    them. All other copies block, because the host could otherwise read memory that has not been written yet.
     """
-    if array.device.type == "cpu" and torch.device(device).type == "cuda":
+    if array.device.type == "cpu" and torch.device(device).type not in ("cpu", "meta"):
         return array.pin_memory().to(device, non_blocking=True)
     return array.to(device)
 

@@ -15,7 +15,8 @@ from rlcore_testing.rig import isolate
 SLOW_LAWS = {
     "a_bad_number_on_one_rank_stops_the_run_or_is_counted", "a_bad_number_stops_the_run_or_is_counted",
     "a_spawned_worker_has_the_same_components", "an_accepted_change_has_its_effect", "another_process_same_numbers",
-    "divided_weights_equal_whole_ones", "frequencies_match_the_policy", "it_learns", "registering_again_gives_the_same",
+    "divided_weights_equal_whole_ones", "frequencies_match_the_policy", "host_and_device_do_not_mix", "it_learns",
+    "registering_again_gives_the_same",
     "resume_is_exact", "two_processes_equal_one", "two_processes_make_the_steps_of_one",
 }  # fmt: skip
 """Laws of the kit that start processes, or train several times: `make test` leaves them out."""

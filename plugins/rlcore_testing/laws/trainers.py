@@ -21,7 +21,8 @@ from rlcore.settings import OptimizerConfig, RunConfig
 from rlcore.training.inputs import DATA_INPUTS
 from rlcore.types import Trajectories
 from rlcore_testing.law import LawBroken, Subject, law
-from rlcore_testing.laws.trainer_invariance import (  # noqa: F401  laws of trainers, found in this module
+from rlcore_testing.laws.trainer_devices import host_and_device_do_not_mix  # noqa: F401  a law of trainers, found here
+from rlcore_testing.laws.trainer_invariance import (  # noqa: F401  the same
     checkpoints_change_nothing,
     divided_weights_equal_whole_ones,
     evaluation_changes_nothing,

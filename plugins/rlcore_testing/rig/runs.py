@@ -23,6 +23,7 @@ from rlcore.settings import OptimizerConfig
 from rlcore.training.api import Result, train
 from rlcore.training.run_components import PIPELINES, own_choice
 from rlcore_testing.law import LawBroken, Subject
+from rlcore_testing.rig import pretended_device
 from rlcore_testing.rig.gradient_noise import GradientNoise, noise_seed
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.rig.policies import checked
@@ -302,13 +303,15 @@ def inputs_of(tiny: Tiny) -> dict[str, Any]:
 
 @contextmanager
 def _on_one_core() -> Iterator[None]:
-    """Use one thread, for equal sums in every process; more threads are slower for small tensors.
+    """Use one thread, for equal sums in every process, and no device but a pretended one.
+
+    More threads are slower for small tensors.
 
     ACCELERATE_USE_CPU has an effect only in a process in which accelerate has no state yet.
     """
     threads, before = torch.get_num_threads(), os.environ.get("ACCELERATE_USE_CPU")
     torch.set_num_threads(1)
-    os.environ["ACCELERATE_USE_CPU"] = "true"
+    os.environ["ACCELERATE_USE_CPU"] = "true" if pretended_device.active is None else "false"
     try:
         yield
     finally:
