@@ -24,6 +24,7 @@ NIGHTLY_LAWS = {
     "a_bad_number_on_one_rank_stops_the_run_or_is_counted": ("sft", "ppo", "grpo"),
     "an_accepted_change_has_its_effect": ("sft",),
     "divided_weights_equal_whole_ones": ("sft", "ppo"),
+    "host_and_device_do_not_mix": ("grpo",),
     "two_processes_make_the_steps_of_one": ("none", "fsdp", "zero3"),
 }
 """Law → the components for which continuous integration checks it; for others, and for models of T5, it runs at night.
