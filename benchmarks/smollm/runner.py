@@ -20,14 +20,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from chat import FILE, evaluations, fetch, interval, peak_memory, written
+from chat import fetch, peak_memory, written  # type: ignore[import-not-found]  # of docs/examples
 from rich.console import Console
 from transformers.utils import logging
 
 import rlcore
 from benchmarks.places import ROOT
-
-__all__ = ["FILE", "Interval", "Task", "evaluations", "interval", "interval_of_mean"]
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.csv"
@@ -44,13 +42,12 @@ class Task:
 
     Attributes:
         name: name of the script, of its line in results.csv, and of its curve.
-        options: what the command line gives: `seed`, `data`, `model` (folder of the GGUF file) and `out`.
-        model: the GGUF file of the model.
+        options: `seed`, `data`, `model` (folder of the GGUF file) and `out`, as on the command line.
     """
 
     def __init__(self, name: str, description: str | None) -> None:
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-        parser.add_argument("--seed", type=int, default=0, help="of the data and of every training")
+        parser.add_argument("--seed", type=int, default=0, help="of the training")
         parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data")
         parser.add_argument("--model", type=Path, default=ROOT / "build", help="folder of the model's file")
         parser.add_argument("--out", type=Path, default=ROOT / "runs", help="folder that holds the runs")
@@ -79,25 +76,18 @@ class Task:
             curve: names of metrics.
             **given: further arguments of `rlcore.train`.
         """
+        place = {"root": str(self.options.out), "name": f"smollm-{stage}-{self.options.seed}", "overwrite": True}
         result = rlcore.train(
-            {"path": str(model or self.model)}, config=HERE / f"{stage}.yaml", run=self._run_options(stage), **given
+            {"path": str(model or self.model)},
+            config=HERE / f"{stage}.yaml",
+            run={"seed": self.options.seed, **place},
+            **given,
         )
         lines = (result.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         for row in map(json.loads, lines):
             kept = (name for name in curve if name in row)
             self._curve += [(str(self.options.seed), stage, row["step"], name, round(row[name], 4)) for name in kept]
         return result
-
-    def measure(self, stage: str, **given: Any) -> list[dict[str, Any]]:
-        """Return the rows of an evaluation of the model that is fetched, as `<stage>.yaml` evaluates."""
-        run = {**self._run_options(f"{stage}-before"), "steps": 0}
-        config = HERE / f"{stage}.yaml"
-        result = rlcore.train({"path": str(self.model)}, config=config, run=run, eval={"at_end": False}, **given)
-        return evaluations(result.run_dir)[0]
-
-    def _run_options(self, name: str) -> dict[str, Any]:
-        place = {"root": str(self.options.out), "name": f"smollm-{name}-{self.options.seed}", "overwrite": True}
-        return {"seed": self.options.seed, **place}
 
     def report(self, measure: str, rows: int, before: Interval, after: Interval) -> None:
         """Print the measure before and after, and write it, the costs and the curve to the CSV files."""
