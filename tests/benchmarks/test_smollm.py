@@ -1,0 +1,67 @@
+"""Tests of benchmarks/smollm: its configuration files, its student, and its figures; no model is fetched or trained."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.smollm import distillation, runner
+from rlcore.config import load_yaml, structure
+from rlcore.errors import ConfigError
+from rlcore.plugins.registry import all_registries
+from rlcore.settings import TrainConfig
+from rlcore_testing.small import make_llama
+
+FILES = sorted(runner.HERE.glob("*.yaml"))
+
+
+def test_the_configuration_files_are_valid_for_their_trainers() -> None:
+    assert FILES
+    for path in FILES:
+        settings = structure(TrainConfig, load_yaml(path), where=path.name)
+        name, options = settings.trainer["name"], {**settings.trainer}
+        del options["name"]
+        config = all_registries().trainers.get(name).config_class()
+        assert config is not None
+        structure(config, options, where=path.name, path="trainer")
+        assert settings.run.steps is not None
+        with pytest.raises(ConfigError, match=r"trainer\.fold"):
+            structure(config, {**options, "fold": 1}, where=path.name, path="trainer")
+
+
+def test_the_student_has_evenly_spaced_layers_of_its_teacher() -> None:
+    teacher = make_llama(layers=13)
+    layers = list(teacher.model.layers)
+    student = distillation.shortened(teacher)
+    assert list(student.model.layers) == [layers[i] for i in (0, 2, 4, 6, 8, 10, 12)]
+    assert [layer.self_attn.layer_idx for layer in student.model.layers] == list(range(7))  # places in the cache
+    assert student.config.num_hidden_layers == 7
+    ids = torch.arange(4, 10)[None]
+    with torch.no_grad():
+        whole, first = student(ids).logits, student(ids[:, :4], use_cache=True)
+        rest = student(ids[:, 4:], past_key_values=first.past_key_values).logits
+    assert torch.allclose(torch.cat([first.logits, rest], dim=1), whole, atol=1e-5)
+
+
+def test_a_mean_has_the_interval_of_the_normal_approximation() -> None:
+    # the values 1, 2, 3 have a standard deviation of 1: 2 -+ 1.96 / sqrt(3)
+    assert runner.interval_of_mean([1.0, 2.0, 3.0]) == pytest.approx((2.0, 0.86839, 3.13161), abs=1e-5)
+
+
+def test_a_task_replaces_its_own_line_and_names_absent_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "HERE", tmp_path)
+    monkeypatch.setattr(runner, "RESULTS", tmp_path / "results.csv")
+    for seed, after in ((0, 0.5), (1, 0.6), (0, 0.7)):
+        monkeypatch.setattr(sys, "argv", ["task.py", "--seed", str(seed), "--data", str(tmp_path)])
+        task = runner.Task("task", None)
+        task.report("right", 4, (0.1, 0.0, 0.2), (after, 0.4, 0.9))
+    lines = (tmp_path / "results.csv").read_text().splitlines()
+    assert [line.split(",")[:8] for line in lines[1:]] == [
+        ["task", "1", "right", "4", "0.100", "0.000", "0.200", "0.600"],
+        ["task", "0", "right", "4", "0.100", "0.000", "0.200", "0.700"],
+    ]
+    with pytest.raises(SystemExit, match=r"task is skipped: .*rows.jsonl does not exist; --data names the folder"):
+        task.read("rows.jsonl")
