@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import attrs
 import torch
@@ -94,6 +94,22 @@ class Trainer(Protocol):
         ...
 
 
+T = TypeVar("T")
+
+
+class Stated(Generic[T]):
+    """An attribute that a component may have, read from it at each use; where it has none, the default."""
+
+    def __init__(self, default: T) -> None:
+        self.default, self.name = default, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, traits: Any, owner: type) -> T:
+        return cast("T", getattr(traits.component, self.name, self.default))
+
+
 @attrs.frozen
 class TrainerTraits:
     """What a trainer's class states beside the attributes it must have, with defaults for what it leaves out.
@@ -101,37 +117,13 @@ class TrainerTraits:
     `Trainer` describes each. The class is not changed, and need not inherit from anything.
     """
 
-    trainer: object
-
-    @property
-    def needs(self) -> Sequence[str]:
-        """Return the names of the required inputs; `check_declared` refuses a trainer that states none."""
-        return cast("Sequence[str]", getattr(self.trainer, "needs", ()))
-
-    @property
-    def default_for(self) -> Sequence[str]:
-        """Return the inputs for which the trainer is selected by default: none."""
-        return cast("Sequence[str]", getattr(self.trainer, "default_for", ()))
-
-    @property
-    def headline(self) -> Sequence[str]:
-        """Return the metrics that matter most: none."""
-        return cast("Sequence[str]", getattr(self.trainer, "headline", ()))
-
-    @property
-    def off_policy(self) -> bool:
-        """Return whether the loss is right for samples of any distribution: it is not."""
-        return bool(getattr(self.trainer, "off_policy", False))
-
-    @property
-    def scores_samples(self) -> bool:
-        """Return whether reward functions score outputs to the prompts of samples: they do not."""
-        return bool(getattr(self.trainer, "scores_samples", False))
-
-    @property
-    def default_beta(self) -> float:
-        """Return `gen.beta` where the user sets none: 0."""
-        return cast("float", getattr(self.trainer, "default_beta", 0.0))
+    component: object
+    needs = Stated[Sequence[str]](())
+    default_for = Stated[Sequence[str]](())
+    headline = Stated[Sequence[str]](())
+    off_policy = Stated(default=False)
+    scores_samples = Stated(default=False)
+    default_beta = Stated(0.0)
 
 
 class Sampler(Protocol):
@@ -204,31 +196,16 @@ class Sampler(Protocol):
 class SamplerTraits:
     """What a sampler states about its samples, with defaults for what it leaves out.
 
-    They are read from the sampler at each use, because an engine may change them. The sampler is not changed, and need
-    not inherit from anything.
+    `Sampler` describes the first two. They are read at each use, because an engine may change them.
     """
 
-    sampler: object
-
-    @property
-    def draws_from_policy(self) -> bool:
-        """Return whether samples follow the policy's own distribution: they do."""
-        return bool(getattr(self.sampler, "draws_from_policy", True))
-
-    @property
-    def exact_logprobs(self) -> bool:
-        """Return whether the log-probs are those that the policy itself computes: they are not."""
-        return bool(getattr(self.sampler, "exact_logprobs", False))
-
-    @property
-    def lags(self) -> bool:
-        """Return whether the sampler has older weights on purpose (`run.asynchronous`): it has not."""
-        return bool(getattr(self.sampler, "lags", False))
-
-    @property
-    def one_version(self) -> bool:
-        """Return whether a round ahead is sampled with one version of the weights: it is not."""
-        return bool(getattr(self.sampler, "one_version", False))
+    component: object
+    draws_from_policy = Stated(default=True)
+    exact_logprobs = Stated(default=False)
+    lags = Stated(default=False)
+    """Whether the sampler has older weights on purpose (`run.asynchronous`)."""
+    one_version = Stated(default=False)
+    """Whether a round ahead is sampled with one version of the weights."""
 
 
 class RolloutStore(Protocol):
