@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart chat test test-ci test-all test-times test-engines lint types bench bench-against bench-compare bench-peers verdicts mutate docs \
+.PHONY: quickstart chat test test-ci test-all test-times test-engines test-versions test-newest test-lowest lint types bench bench-against bench-compare bench-peers verdicts mutate docs \
 	site wheels clean
 
 quickstart: $(or $(wildcard $(INSTALLED)),$(VENV)/.used)
@@ -45,6 +45,25 @@ test-times: $(INSTALLED) chromium
 # With serving engines, each in an environment of its own that is kept in ~/.cache/rlcore: vLLM takes 3.5 GB there.
 test-engines: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n 0 -m engine
+
+# The newest and the lowest versions that the published ranges allow, each in an environment of its own. torch is left
+# out of both and has the version of constraints.txt, because other builds pull in gigabytes of CUDA.
+RANGED := $(USED) plugins/rlcore_grpo plugins/rlcore_environments plugins/rlcore_testing
+RANGED_TESTS := tests/data tests/models/test_policy.py tests/models/test_save_load.py tests/optim tests/ppo tests/sampling tests/sft \
+	tests/training plugins/rlcore_grpo/tests
+test-versions: test-newest test-lowest
+test-newest: RESOLUTION = highest
+test-lowest: RESOLUTION = lowest-direct
+test-newest test-lowest: test-%: $(INSTALLED)
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	grep "^torch==" constraints.txt >.venv-$*/torch.txt
+	echo "torch; sys_platform == 'none'" >.venv-$*/without-torch.txt
+	printf '%s\n' $(RANGED:%='-e ./%') 'pytest>=8.3' 'pytest-xdist>=3.6' 'hypothesis>=6.130' | $(BIN)/uv pip compile --quiet \
+		--resolution $(RESOLUTION) --overrides .venv-$*/without-torch.txt --output-file .venv-$*/versions.txt -
+	PIP_CONSTRAINT=.venv-$*/torch.txt .venv-$*/bin/python -m pip install --quiet --no-compile $(BACKENDS) torch
+	PIP_CONSTRAINT=.venv-$*/torch.txt .venv-$*/bin/python -m pip install --quiet --no-compile --no-build-isolation \
+		-r .venv-$*/versions.txt
+	.venv-$*/bin/python -m pytest -q -n auto --dist worksteal -m "not slow and not nightly and not engine" $(RANGED_TESTS)
 
 .PHONY: chromium
 chromium:
@@ -93,7 +112,7 @@ wheels: $(INSTALLED)
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) $(PEERS) dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) .venv-newest .venv-lowest dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PEERS)/.installed: benchmarks/peers.txt constraints.txt
