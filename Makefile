@@ -58,10 +58,10 @@ test-newest test-lowest: test-%: $(INSTALLED)
 	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
 	grep "^torch==" constraints.txt >.venv-$*/torch.txt
 	echo "torch; sys_platform == 'none'" >.venv-$*/without-torch.txt
-	printf '%s\n' $(RANGED:%='-e ./%') 'pytest>=8.3' 'pytest-xdist>=3.6' 'hypothesis>=6.130' | $(BIN)/uv pip compile --quiet \
+	printf '%s\n' $(RANGED:%='-e ./%') 'pytest>=9' 'pytest-xdist>=3.6' 'hypothesis>=6.130' | $(BIN)/uv pip compile --quiet \
 		--resolution $(RESOLUTION) --overrides .venv-$*/without-torch.txt --output-file .venv-$*/versions.txt -
-	PIP_CONSTRAINT=.venv-$*/torch.txt .venv-$*/bin/python -m pip install --quiet --no-compile $(BACKENDS) torch
-	PIP_CONSTRAINT=.venv-$*/torch.txt .venv-$*/bin/python -m pip install --quiet --no-compile --no-build-isolation \
+	PIP_CONSTRAINT=.venv-$*/torch.txt .venv-$*/bin/python -m pip install -qq --no-compile $(BACKENDS) torch
+	PIP_CONSTRAINT=.venv-$*/torch.txt .venv-$*/bin/python -m pip install -qq --no-compile --no-build-isolation \
 		-r .venv-$*/versions.txt
 	.venv-$*/bin/python -m pytest -q -n auto --dist worksteal -m "not slow and not nightly and not engine" $(RANGED_TESTS)
 
