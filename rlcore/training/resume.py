@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints, save_beside
 from rlcore.checkpoints.identity import ACCEPTED, compare_plugins
 from rlcore.checkpoints.manifest import FILE_NAME, read_manifest, write_manifest
@@ -205,7 +207,9 @@ class Saver:
 
     def _check_finite(self, trainer: Trainer) -> None:
         """Raise if a weight is not finite, so that it never replaces a good model."""
-        broken = [name for name, part in local_weights(trainer.policy()) if not bool(part.isfinite().all())]
+        parts = {name: part.isfinite().all() for name, part in local_weights(trainer.policy())}
+        finite = torch.stack([*parts.values()]).tolist() if parts else []  # one read from a device, not one per weight
+        broken = [name for name, is_finite in zip(parts, finite, strict=True) if not is_finite]
         if found := self.run.ranks.gather(broken):
             raise Diverged(
                 f"step {self.run.step}: weights of {found[0]} are not finite: training has diverged, and they are "

@@ -19,7 +19,7 @@ from rlcore.protocols import DecodeStep
 from rlcore_transformers.models.decoding.cache import PreallocatedLayer, Prefill, make_cache
 from rlcore_transformers.models.heads import head_reads
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
-from rlcore_transformers.models.speed.packing import pack
+from rlcore_transformers.models.speed.packing import pack, padding_known
 
 ReadHeads = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
 """From the input of the output embeddings, float[B, H], to values, float[B], and advantages, float[B, V]."""
@@ -67,6 +67,7 @@ class CausalDecoder:
         self._prompts = torch.tensor(
             [[pad_id] * (self._length - len(prompt)) + list(prompt) for prompt in distinct], device=device
         )
+        self._padded = any(len(prompt) < self._length for prompt in distinct)
         capacity = self._length + max_new_tokens
         starts = torch.tensor([[self._length - len(prompt)] for prompt in distinct], device=device)
         columns = torch.arange(capacity, device=device)[None]
@@ -98,6 +99,7 @@ class CausalDecoder:
     def keep(self, rows: Tensor) -> None:
         """Keep the sequences at `rows` (long[K], ascending) and drop the others."""
         self._select(rows)
+        self._padded = self._padded and not bool(self._mask[:, 0].all())
 
     def _select(self, rows: Tensor) -> None:
         self._cache.reorder_cache(cast("torch.LongTensor", rows))
@@ -130,7 +132,7 @@ class CausalDecoder:
         }
         if self._takes_positions:
             inputs["position_ids"] = self._positions[:, start : self._length]
-        with self._autocast():
+        with self._autocast(), padding_known(self._padded):
             if self._heads is None:
                 return DecodeStep(self._model(**inputs).logits[:, -1], None)
             with head_reads(self._model.get_output_embeddings()) as hidden:

@@ -11,7 +11,9 @@ the attention of a packed batch in groups of sequences of similar length, each a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import attrs
@@ -255,7 +257,32 @@ def packed_attention(
 
 
 AttentionInterface.register(PACKED, packed_attention)
-AttentionMaskInterface.register(PACKED, sdpa_mask)
+
+_is_padded: ContextVar[bool | None] = ContextVar("is_padded", default=None)
+
+
+@contextmanager
+def padding_known(is_padded: bool) -> Iterator[None]:
+    """Build masks inside without a read from the device, which transformers makes to find whether a token is masked."""
+    token = _is_padded.set(is_padded)
+    try:
+        yield
+    finally:
+        _is_padded.reset(token)
+
+
+def packed_mask(
+    batch_size: int, q_length: int, kv_length: int, *args: Any, attention_mask: Tensor | None = None, **options: Any
+) -> Tensor | None:
+    """Return the mask that `sdpa_mask` returns; inside `padding_known` no value of `attention_mask` is read for it."""
+    known = _is_padded.get()
+    if known is not None:
+        attention_mask = attention_mask if known else None
+        options["allow_is_causal_skip"] = not known and options.get("allow_is_causal_skip", True)
+    return sdpa_mask(batch_size, q_length, kv_length, *args, attention_mask=attention_mask, **options)
+
+
+AttentionMaskInterface.register(PACKED, packed_mask)
 
 
 class Packed(NamedTuple):
