@@ -17,6 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 import rlcore
 from rlcore.cli import main
 from rlcore.errors import ModelError
+from rlcore_reward.config import SequenceScorerConfig
+from rlcore_reward.scorer import build_sequence_scorer
 from rlcore_transformers.models import gguf as gguf_module
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
@@ -147,6 +149,16 @@ def test_a_gguf_file_is_the_model_and_tokenizer_that_it_was_made_of(folder: Path
         assert policy.tokenizer.get_vocab() == tokenizer.get_vocab()  # transformers alone adds GPT-2's EOS
         assert policy.tokenizer.chat_template == TEMPLATE
         assert policy.model.generation_config.eos_token_id == 258
+
+
+def test_a_gguf_file_gets_the_head_of_a_reward_model(folder: Path) -> None:
+    scorer = build_sequence_scorer(str(folder / "tiny.gguf"), SequenceScorerConfig())
+    assert scorer.model.config.num_labels == 1
+    ids = torch.tensor([[257, 3, 4, 250, 256]])
+    with torch.no_grad():
+        hidden = make_model().model(ids).last_hidden_state
+        assert torch.allclose(scorer.model.model(ids).last_hidden_state, hidden, atol=1e-6)
+        assert scorer.model(ids).logits.shape == (1, 1)
 
 
 def test_quantised_blocks_are_trained_as_the_numbers_that_they_stand_for(tmp_path: Path) -> None:

@@ -134,14 +134,17 @@ def read_model(loader: Any, file: Path, name: str, options: Mapping[str, Any]) -
         loader: auto class of `transformers`.
         file: the file.
         name: the user's name of it, by which the model beneath an adapter is loaded again.
-        options: further arguments of `from_pretrained`.
+        options: further arguments of `from_pretrained`; `num_labels` is for a loader of classifiers.
     """
+    about, options = read_config(file), dict(options)
+    if "num_labels" in options:  # which from_pretrained hands to the model if it is given a configuration
+        about.num_labels = options.pop("num_labels")
     reader: Any = modeling_gguf_pytorch_utils
     bar = reader.tqdm  # which `transformers` shows even where its own bars are switched off
     reader.tqdm = partial(bar, disable=True)
     try:
         model, info = loader.from_pretrained(
-            os.fspath(file.parent), gguf_file=file.name, config=read_config(file),
+            os.fspath(file.parent), gguf_file=file.name, config=about,
             quantization_config=GgufConfig(dequantize=True), **options,
         )  # fmt: skip
     finally:
