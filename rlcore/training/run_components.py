@@ -104,16 +104,16 @@ def with_rows(inputs: Inputs, player: EpisodePlayer) -> Inputs:
     """Return the inputs with the rows of the environment where the user gave no prompts, or none to evaluate on.
 
     Raises:
-        InputsError: there are no prompts, and the environment has no rows of its own.
+        InputsError: there are no prompts at all, and the environment has no rows of its own.
     """
     inputs = attrs.evolve(inputs, reward_fn=reward_forms(inputs))
     rows = player.rows("train") if inputs.prompts is None else inputs.prompts
-    if rows is None:
+    held_out = player.rows("eval") if inputs.eval_prompts is None else inputs.eval_prompts
+    if rows is None and (held_out is None or inputs.samples is None):
         raise InputsError(
             f"{OPTION}: the environment has no rows of its own, so give prompts: rows that its reset(row, seed=...) "
             "receives, such as prompts=[{'level': 1}, {'level': 2}]"
         )
-    held_out = player.rows("eval") if inputs.eval_prompts is None else inputs.eval_prompts
     return attrs.evolve(inputs, prompts=rows, eval_prompts=held_out)
 
 

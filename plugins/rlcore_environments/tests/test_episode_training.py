@@ -118,6 +118,14 @@ def test_what_cannot_be_used_is_refused(given: Any, error: Any, message: str, tm
         run(tmp_path, trainer={"name": "reinforce", "rollouts": 4}, **given)
 
 
+def test_a_trainer_of_samples_needs_only_rows_to_evaluate_on(tmp_path: Path) -> None:
+    rows, sft = [{"prompt": "ab"}], {"name": "sft", "batch_size": 2}
+    result = run(tmp_path, trainer=sft, prompts=None, samples=["ab", "ba"], eval_prompts=rows, eval={"at_end": True})
+    assert "eval/reward/mean" in result.metrics
+    with pytest.raises(InputsError, match="prompts"):
+        run(tmp_path / "other", trainer={"name": "reinforce", "rollouts": 4}, prompts=None, eval_prompts=rows)
+
+
 def test_the_core_names_the_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-environments")
     with pytest.raises(
