@@ -17,10 +17,14 @@ HELD_OUT = 64
 
 
 def split(task: Task) -> tuple[list[Review], list[Review], list[str]]:
-    """Return the reviews of the training, the held-out ones, and 64 prompts from these; or end the task."""
-    train, held_out = read_reviews(task.find("rt_polarity.jsonl"), task.options.seed)
+    """Return the reviews to train on, those held out, and 64 prompts that only held-out reviews begin with.
+
+    It ends the task with the reason if the reviews or VADER are absent.
+    """
     compounds([])
-    return train, held_out, prompts_from(held_out)[:HELD_OUT]
+    train, held_out = read_reviews(task.find("rt_polarity.jsonl"), task.options.seed)
+    known = {prompt.lower() for prompt in prompts_from(train)}
+    return train, held_out, [each for each in prompts_from(held_out) if each.lower() not in known][:HELD_OUT]
 
 
 def compounds(samples: Sequence[str]) -> list[float]:
@@ -40,4 +44,5 @@ def positive(samples: Sequence[str]) -> dict[str, list[float]]:
 
 def share_positive(rows: Sequence[dict[str, Any]]) -> Interval:
     """Return the share of positive rows of an evaluation, and its interval."""
-    return interval(sum(row["positive"] for row in rows), len(rows))
+    share: Interval = interval(sum(row["positive"] for row in rows), len(rows))
+    return share

@@ -32,7 +32,7 @@ def main() -> None:
         "positive_ppo",
         prompts=prompts_from(train),
         eval_prompts=prompts,
-        reward_fn=judge.run_dir / "model",
+        reward_fn={"fn": "reward_model", "path": str(judge.run_dir / "model"), "dtype": "bfloat16"},
         metric_fn=positive,
         curve=("reward/mean", "kl/mean", "policy/approx_kl", "eval/reward/mean", "eval/positive"),
     )
