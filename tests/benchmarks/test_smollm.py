@@ -88,7 +88,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from reviews import train_tokenizer  # of docs/examples, which benchmarks.smollm adds to the path
 
     folder = tmp_path_factory.mktemp("smollm")
-    lines = [f"the film is {'good' if i % 2 else 'bad'} , {i} times and more" for i in range(80)]
+    lines = [f"film {i} is {'good' if i % 2 else 'bad'} , and more of it" for i in range(80)]
     tokenizer = train_tokenizer([*lines, CHATML, "0 1 2 3 4 5 6 7 8 9"], vocab_size=300)
     tokenizer.chat_template = CHATML
     torch.manual_seed(0)
