@@ -21,7 +21,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "rlcore-ilql:ilql": {"batch_size": 4},
 }
 SLOW = {"two_processes_equal_one", "divided_weights_equal_whole_ones", "it_learns"}
-OF_DECODERS = {"the_temperature_divides_the_logits"}
+OF_DECODERS = {"the_temperature_divides_the_logits", "the_text_of_an_environment_is_not_learned"}
 """Laws with a decoder-only model of their own."""
 OF_ORACLES = {"it_equals_its_oracle", "two_processes_equal_the_oracle"}
 """Laws about plugins that state their loss, which they do for decoders."""

@@ -53,7 +53,10 @@ OF_THE_POLICY = (
     "top_k_samples_the_likeliest", "top_p_samples_the_likeliest",
 )  # fmt: skip
 """Laws that are not held against a sampler with `draws_from_policy = False`."""
-OF_SAMPLES = {"the_temperature_divides_the_logits", "every_token_of_the_reference_counts"}
+OF_SAMPLES = {
+    "the_temperature_divides_the_logits", "every_token_of_the_reference_counts",
+    "the_text_of_an_environment_is_not_learned",
+}  # fmt: skip
 IN_PROCESSES = {
     "resume_is_exact", "two_processes_equal_one", "divided_weights_equal_whole_ones",
     "a_bad_number_on_one_rank_stops_the_run_or_is_counted",

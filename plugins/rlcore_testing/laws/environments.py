@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
 from rlcore_testing.law import LawBroken, Subject, law, require
-from rlcore_testing.rig.isolate import call_in_new_process
+from rlcore_testing.rig.isolate import at_another_time, call_in_new_process
 
 if TYPE_CHECKING:
     from rlcore_environments.answers import Factory
@@ -36,9 +36,12 @@ def its_answers_can_be_read(subject: Subject) -> None:
 
 @law(ENVIRONMENTS)
 def the_same_row_and_seed_give_the_same_episode(subject: Subject) -> None:
-    """Two episodes with the same row, seed and turns have the same messages, rewards and end."""
+    """Episodes with the same row, seed and turns have the same messages, rewards and end, also in another year."""
     for seed in SEEDS:
-        _same(_alone(subject, seed), _alone(subject, seed), "in a second episode", "take random numbers from `seed`")
+        first = _alone(subject, seed)
+        _same(first, _alone(subject, seed), "in a second episode", "take random numbers from `seed`")
+        with at_another_time():
+            _same(first, _alone(subject, seed), "at another time", "do not read the clock")
 
 
 @law(ENVIRONMENTS)

@@ -21,6 +21,7 @@ from rlcore.components import describe_error
 from rlcore.config import structure
 from rlcore.errors import DataError
 from rlcore_testing.law import LawBroken, Subject, law, require
+from rlcore_testing.rig.isolate import at_another_time
 
 PIPELINES = "pipelines"
 MAX_LENGTH = 64
@@ -105,9 +106,12 @@ def rows_do_not_depend_on_each_other(subject: Subject) -> None:
 
 @law(PIPELINES)
 def same_rows_same_entries(subject: Subject) -> None:
-    """The same rows give the same entries in every call."""
+    """The same rows give the same entries in every call, also in another year."""
     rows = _rows(subject)
-    _compare(_run(subject, rows), _run(subject, rows), "the second time", "use no random numbers")
+    first = _run(subject, rows)
+    _compare(first, _run(subject, rows), "the second time", "use no random numbers")
+    with at_another_time():
+        _compare(first, _run(subject, rows), "at another time", "do not read the clock")
 
 
 @law(PIPELINES)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import RewardError
 from rlcore_testing.law import LawBroken, Subject, law, require
-from rlcore_testing.rig.isolate import call_in_new_process
+from rlcore_testing.rig.isolate import at_another_time, call_in_new_process
 
 if TYPE_CHECKING:
     from rlcore.types import Prompt
@@ -45,8 +45,11 @@ def some_output_gets_a_number(subject: Subject) -> None:
 
 @law(REWARDS)
 def same_inputs_same_numbers(subject: Subject) -> None:
-    """Two calls with the same inputs return the same numbers; otherwise runs are not reproducible."""
-    _compare(_scores(subject, OUTPUTS), _scores(subject, OUTPUTS), OUTPUTS, "in a second call", "use no random numbers")
+    """Two calls with the same inputs, the second in another year, return the same numbers: runs are reproducible."""
+    first = _scores(subject, OUTPUTS)
+    _compare(first, _scores(subject, OUTPUTS), OUTPUTS, "in a second call", "use no random numbers")
+    with at_another_time():
+        _compare(first, _scores(subject, OUTPUTS), OUTPUTS, "at another time", "do not read the clock")
 
 
 @law(REWARDS)

@@ -1,4 +1,4 @@
-"""Laws of trainers about the log-probs that they learn from: their temperature, and the reference's at every token."""
+"""Laws of trainers about the log-probs that they learn from: of which tokens, and at which temperature."""
 
 from __future__ import annotations
 
@@ -31,6 +31,25 @@ def the_temperature_divides_the_logits(subject: Subject) -> None:
         check_close(
             cold, hot, "The other run is at gen.temperature = 2, and the logits of this one are halved. Call "
             "policy.score and policy.reference_score with temperature=run.temperature", but=HALVED,
+        )  # fmt: skip
+
+
+@law("trainers", when=_learns_from_samples)
+def the_text_of_an_environment_is_not_learned(subject: Subject) -> None:
+    """What an environment answers between two turns is read, but not learned: only action tokens have a loss.
+
+    In two runs the environment answers with other tokens, which the model reads as the same.
+    """
+    with TemporaryDirectory() as root:
+        options = steady_options(subject)
+        one = Tiny.of(subject, root, name="one", options=options, steps=2, rollouts="answered", model="two_alike")
+        other = attrs.evolve(one, name="other", rollouts="answered_otherwise")
+        for tiny in (noisy(one), other):
+            run(tiny)
+        check_close(
+            one, other, "The rollouts of this run have another token of an environment, which is no action, between the "
+            "first action token and the others. Sum losses where `action_mask` is True, not from the first action "
+            "token to the last", but="embed_tokens.weight",
         )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ from rlcore_testing.laws.trainer_oracle import (  # noqa: F401  the same
 from rlcore_testing.laws.trainer_scores import (  # noqa: F401  the same
     every_token_of_the_reference_counts,
     the_temperature_divides_the_logits,
+    the_text_of_an_environment_is_not_learned,
 )
 from rlcore_testing.rig.compare_runs import check_equal, difference, steps
 from rlcore_testing.rig.runs import FinishedRun, Tiny, reads_tokens, run, run_in_new_process

@@ -11,9 +11,11 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from rlcore.child import run
@@ -22,6 +24,8 @@ from rlcore_testing.law import LawBroken
 TIMEOUT_S = 180.0
 TIME_LIMIT_S = 600.0
 """Time limit of a law, far above what any law takes; it ends a trainer that never yields."""
+AHEAD = timedelta(days=395, hours=13, minutes=17, seconds=11)
+"""How far `at_another_time` sets the clock ahead: to another year, month, day of the week and half of the day."""
 
 
 def call_in_new_process(function: str, arguments: Mapping[str, Any], *, what: str) -> Any:
@@ -90,6 +94,64 @@ def isolated() -> Iterator[None]:
             stack.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(torch.float32)
         yield
+
+
+@contextlib.contextmanager
+def at_another_time() -> Iterator[None]:
+    """Set the wall clock ahead in the block: that of `time` and `datetime`, also where a module has imported a name.
+
+    Clocks that measure durations, such as `time.monotonic`, are not changed.
+    """
+    now, ahead = time.time, AHEAD.total_seconds()
+
+    def of_now(convert: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda seconds=None: convert(now() + ahead if seconds is None else seconds)
+
+    changed: dict[Any, Any] = {
+        now: lambda: now() + ahead,
+        time.time_ns: lambda before=time.time_ns: before() + int(ahead) * 10**9,
+        **{each: of_now(each) for each in (time.localtime, time.gmtime, time.ctime)},
+        time.strftime: lambda text, when=None, write=time.strftime, at=time.localtime: write(
+            text, at(now() + ahead) if when is None else when
+        ),
+        datetime: _later(datetime), date: _later(date),
+    }  # fmt: skip
+    by_id = {id(each): (each, other) for each, other in changed.items()}
+    places = [
+        (vars(module), name, *by_id[id(value)])
+        for module in list(sys.modules.values())
+        if isinstance(module, ModuleType) and module.__name__ != __name__
+        for name, value in list(vars(module).items())
+        if id(value) in by_id
+    ]
+    for namespace, name, _, other in places:
+        namespace[name] = other
+    try:
+        yield
+    finally:
+        for namespace, name, before, _ in places:
+            namespace[name] = before
+
+
+def _later(base: Any) -> Any:
+    """Return a class that stands for `datetime.datetime` or `datetime.date` while the clock is set ahead."""
+
+    class Likewise(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, base)
+
+    def now(_: Any, tz: tzinfo | None = None) -> Any:
+        return base.now(tz) + AHEAD
+
+    def today(_: Any) -> Any:
+        there = datetime.now() + AHEAD  # noqa: DTZ005  local time, as of the methods that it replaces
+        return there if issubclass(base, datetime) else there.date()
+
+    def utcnow(_: Any) -> Any:
+        return (datetime.now(UTC) + AHEAD).replace(tzinfo=None)
+
+    methods = {"now": now, "today": today, "utcnow": utcnow} if hasattr(base, "now") else {"today": today}
+    return Likewise(base.__name__, (base,), {name: classmethod(method) for name, method in methods.items()})
 
 
 @contextlib.contextmanager

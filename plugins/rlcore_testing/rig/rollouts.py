@@ -26,6 +26,8 @@ from rlcore_testing.small import EOS, LETTERS
 
 END_SHARE = 4
 """One of this many tokens is EOS, so that lengths differ and some sequences end."""
+ALIKE = (LETTERS.index("."), LETTERS.index("?"))
+"""Two tokens that only answers of an environment contain, if there are any: no prompt of the kit does."""
 GARBAGE = 3.0
 """Value of columns at padding."""
 
@@ -41,10 +43,11 @@ class Scripted:
     Args:
         scored: add the columns `logprobs` and `values` of the policy.
         padded: add padding with random tokens on both sides of every sequence.
+        answer: token of which two, as the answer of an environment, stand between the first sampled token and the rest.
     """
 
-    def __init__(self, *, scored: bool, padded: bool) -> None:
-        self.scored, self.padded = scored, padded
+    def __init__(self, *, scored: bool, padded: bool, answer: int | None = None) -> None:
+        self.scored, self.padded, self.answer = scored, padded, answer
         self.ranks: Ranks | None = None
         self._counts: Counter[tuple[int, ...]] = Counter()
         self._counted: tuple[list[tuple[int, ...]], list[int]] | None = None
@@ -73,11 +76,15 @@ class Scripted:
             _draw(prompt.tokens, number, sampling.max_new_tokens)
             for prompt, number in zip(prompts, numbers, strict=True)
         ]
+        said: list[int] = []
+        if self.answer is not None:
+            said = [self.answer] * 2
+            continuations = [[0 if token in ALIKE else token for token in tokens] for tokens in continuations]
         batch = _stack(
-            [[*prompt.tokens, *tokens] for prompt, tokens in zip(prompts, continuations, strict=True)],
+            [[*prompt.tokens, *of[:1], *said, *of[1:]] for prompt, of in zip(prompts, continuations, strict=True)],
             [
-                [False] * len(prompt.tokens) + [True] * len(tokens)
-                for prompt, tokens in zip(prompts, continuations, strict=True)
+                [False] * len(prompt.tokens) + [True] + [False] * len(said) + [True] * (len(of) - 1)
+                for prompt, of in zip(prompts, continuations, strict=True)
             ],
             ended=[tokens[-1] == EOS for tokens in continuations],
         ).to(policy.device)

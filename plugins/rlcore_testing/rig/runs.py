@@ -27,7 +27,7 @@ from rlcore_testing.rig import pretended_device
 from rlcore_testing.rig.gradient_noise import GradientNoise, noise_seed
 from rlcore_testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore_testing.rig.policies import checked
-from rlcore_testing.rig.rollouts import Scripted, Spoiler, stacking_wider
+from rlcore_testing.rig.rollouts import ALIKE, Scripted, Spoiler, stacking_wider
 from rlcore_testing.rig.watch import Watch, watching
 from rlcore_testing.small import (
     PROMPTS,
@@ -55,11 +55,20 @@ def _with_fixed_head(*, scale: float = 1.0) -> PreTrainedModel:
     return model
 
 
+def _with_two_words_alike() -> PreTrainedModel:
+    """Return a Llama that reads the two tokens of ALIKE as the same one, though it outputs one or the other."""
+    model = make_llama()
+    embedding = model.get_input_embeddings().weight.data
+    embedding[ALIKE[1]] = embedding[ALIKE[0]]
+    return model
+
+
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "gpt2": make_gpt2, "llama": make_llama, "t5": make_t5, "dropping_t5": make_t5, "bart": make_bart,
-    "fixed_head": _with_fixed_head, "half_logits": partial(_with_fixed_head, scale=0.5),
+    "fixed_head": _with_fixed_head, "half_logits": partial(_with_fixed_head, scale=0.5), "two_alike": _with_two_words_alike,
 }  # fmt: skip
 NUM_EVAL_ROWS = 3
+ANSWERS = {"answered": ALIKE[0], "answered_otherwise": ALIKE[1]}
 DROPPING = ("gpt2", "dropping_t5")
 DROPOUT = 0.1
 
@@ -83,7 +92,8 @@ class Tiny:
         model: one of MODELS; those in DROPPING have dropout; every parameter of `llama` receives a gradient.
         rollouts: `sampled` from the policy; `scripted`, independent of the policy and the number of processes;
             `scored`, scripted with the policy's log-probs; `padded`, scored and with random tokens as extra padding,
-            also in demonstrations.
+            also in demonstrations; `answered` or `answered_otherwise`, scored and with the answer of an environment, one
+            of ALIKE, after the first token.
         rows: number of prompts, or of rows to train on; 0 for all that the kit or the pipeline has.
         pad_is_eos: use EOS as the padding token.
         stop_in: step in which Ctrl-C is pressed; 0 for none.
@@ -201,7 +211,9 @@ def run(tiny: Tiny, make_watch: Callable[..., Watch] = Watch) -> FinishedRun:
     Raises:
         LawBroken: Ctrl-C did not wait for the end of the step.
     """
-    scripted = Scripted(scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded")
+    scripted = Scripted(
+        scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded", answer=ANSWERS.get(tiny.rollouts)
+    )
     watch = make_watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in, tiny.nudged)
     watch.noise = GradientNoise(tiny.noise) if tiny.noise else None
     inputs = inputs_of(tiny)

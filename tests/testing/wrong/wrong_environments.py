@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from typing import Any
 
@@ -100,6 +101,13 @@ class Waiting(Right):
         time.sleep(0.02)
         crowded = len(self.seen) > alone
         return Step("crowded" if crowded else "alone", done=turn.index == 2)
+
+
+class Dated(Right):
+    """Its door opens on some days of the week."""
+
+    def step(self, turn: Turn) -> Any:
+        return Step(f"closed on day {dt.date.today().weekday()}", done=True)  # noqa: DTZ011
 
 
 class Guessing(Right):

@@ -1,6 +1,7 @@
 """Pipelines, each of which breaks one law."""
 
 import random
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -70,6 +71,11 @@ def of_groups(change=lambda outputs: outputs):
 ranked = of_groups()
 ranked_in_lists = of_groups(list)
 half_chosen = of_groups(lambda made: (*made[:-1], attrs.evolve(made[-1], action_mask=(False,) * len(made[-1].tokens))))
+
+
+def dated(source, tokenizer, data, *, max_length, what="prompts"):
+    rows = [f"{time.strftime('%m')}:{row}" for row in source]
+    return build_prompts(rows, tokenizer, data, max_length=max_length, what=what)
 
 
 def reads_none(source, tokenizer, data, *, max_length, what="samples"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 
+import attrs
 import torch
 from wrong_trainers import Imitates, KeepsNear, Ranks, Right
 
@@ -32,6 +33,15 @@ class AveragesFillers(Ranks):
 class Untempered(Right):
     def losses(self, part):
         return -part["advantages"][:, None] * self._policy.score(part).logprobs
+
+
+class LearnsAnswers(Right):
+    """It learns every token from the first that was sampled to the last one."""
+
+    def learn(self, batch):
+        chosen = batch.own.action_mask.int()
+        between = chosen.cummax(1).values.bool() & chosen.flip(1).cummax(1).values.flip(1).bool()
+        return super().learn(attrs.evolve(batch, own=attrs.evolve(batch.own, action_mask=between)))
 
 
 class ShiftsKlRight(KeepsNear):
