@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from env_games import Echo
 from episode_runs import lines, run
 
 from rlcore.errors import RLCoreError
@@ -73,6 +74,30 @@ def test_advantages_are_discounted_between_two_turns_by_the_options_of_turns(
     for i in range(len(batch.tokens)):
         for t, advantage in advantages_by_hand(batch, i, *expected).items():
             assert float(batch["advantages"][i, t]) == pytest.approx(advantage, abs=1e-5)
+
+
+class CutOff(Echo):
+    """It is cut off after the second turn, with the episode's last message."""
+
+    def step(self, turn: Any) -> Any:
+        return {"messages": "later", "reward": 1.0, "truncated": turn.index == 1}
+
+
+def test_the_value_after_an_episode_that_is_cut_off_is_discounted_as_from_turn_to_turn(
+    rounds: list[Trajectories], tmp_path: Path
+) -> None:
+    trainer = {**PPO, "turn_gamma": 0.5, "bootstrap_truncated": True}
+    how = {"root": str(tmp_path), "name": "run", "steps": 1, "report": False}
+    run(tmp_path, environment=CutOff, trainer=trainer, run=how, eval={"every": 0, "at_end": False})
+    (batch,) = rounds
+    assert not batch.ended.any()
+    for i in range(len(batch.tokens)):
+        last = int(batch.action_mask[i].nonzero()[-1])
+        is_inside = last == int(batch.mask[i].nonzero()[-1]) and int(batch.tokens[i, last]) != 30  # no EOS
+        after = (0.9 if is_inside else 0.5) * float(batch["bootstrap"][i])
+        expected = float(batch["rewards"][i, last]) + after - float(batch["values"][i, last])
+        assert float(batch["bootstrap"][i]) != 0
+        assert float(batch["advantages"][i, last]) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_discount_of_turns_that_equals_that_of_tokens_changes_nothing(tmp_path: Path) -> None:

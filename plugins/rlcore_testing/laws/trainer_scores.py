@@ -47,8 +47,8 @@ def the_text_of_an_environment_is_not_learned(subject: Subject) -> None:
         for tiny in (noisy(one), other):
             run(tiny)
         check_close(
-            one, other, "The rollouts of this run have another token of an environment, which is no action, between the "
-            "first action token and the others. Sum losses where `action_mask` is True, not from the first action "
+            one, other, "The rollouts of this run have another token of an environment, which is no action, between "
+            "the first action token and the others. Sum losses where `action_mask` is True, not from the first action "
             "token to the last", but="embed_tokens.weight",
         )  # fmt: skip
 

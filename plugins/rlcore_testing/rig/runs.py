@@ -65,7 +65,8 @@ def _with_two_words_alike() -> PreTrainedModel:
 
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "gpt2": make_gpt2, "llama": make_llama, "t5": make_t5, "dropping_t5": make_t5, "bart": make_bart,
-    "fixed_head": _with_fixed_head, "half_logits": partial(_with_fixed_head, scale=0.5), "two_alike": _with_two_words_alike,
+    "fixed_head": _with_fixed_head, "half_logits": partial(_with_fixed_head, scale=0.5),
+    "two_alike": _with_two_words_alike,
 }  # fmt: skip
 NUM_EVAL_ROWS = 3
 ANSWERS = {"answered": ALIKE[0], "answered_otherwise": ALIKE[1]}
@@ -92,8 +93,8 @@ class Tiny:
         model: one of MODELS; those in DROPPING have dropout; every parameter of `llama` receives a gradient.
         rollouts: `sampled` from the policy; `scripted`, independent of the policy and the number of processes;
             `scored`, scripted with the policy's log-probs; `padded`, scored and with random tokens as extra padding,
-            also in demonstrations; `answered` or `answered_otherwise`, scored and with the answer of an environment, one
-            of ALIKE, after the first token.
+            also in demonstrations; `answered` or `answered_otherwise`, scored and with the answer of an environment,
+            one of ALIKE, after the first token.
         rows: number of prompts, or of rows to train on; 0 for all that the kit or the pipeline has.
         pad_is_eos: use EOS as the padding token.
         stop_in: step in which Ctrl-C is pressed; 0 for none.
