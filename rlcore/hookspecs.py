@@ -1,20 +1,17 @@
 """Every hook that a plugin may implement.
 
 A plugin is a module that imports no torch and is named in the entry-point group `rlcore`. A `register_*` hook adds
-components that users choose by name, an `on_*` hook observes a run, and `wrap_component` wraps what another component
-builds. No hook is called per token.
-
-Where a hook has one result, plugins are asked in the order of pluggy: those marked `tryfirst`, then the plugin that was
-registered last, and then those marked `trylast`, as the default packages of rlcore are. The first result that is not
-None is used, and the others are not asked.
+components that users choose by name, `register_services` what the core uses without a name, an `on_*` hook observes a
+run, and `wrap_component` wraps what another component builds. No hook is called per token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import attrs
 import pluggy
 
 if TYPE_CHECKING:
@@ -79,6 +76,70 @@ class Register(Protocol):
                 several the first by name.
             sections: of an architecture, the class of the options of each mapping in the section `model`, such as
                 `tokenizer`, by name, for `rlcore show`.
+        """
+        ...
+
+
+def no_result(*_: object) -> None:
+    """Return None: a service that no plugin offers."""
+
+
+@attrs.frozen(kw_only=True)
+class Services:
+    """What plugins do for the core without being selected by name: functions, which are called by position.
+
+    A function returns None to leave the work to the next plugin; the first other result is used.
+
+    Attributes:
+        uploader: returns what uploads trained models, for `run.push_to_hub` and `result.push_to_hub`.
+        parallel_files: returns what writes and reads checkpoints whose tensors all processes write in parallel, for
+            `checkpoint.format=dcp`.
+        processes: returns what starts and watches the processes of a run. Its argument is `run.cluster`, or None in the
+            run itself, which calls it once.
+        episode_player: returns what plays the episodes of a run with `data.environment`, before the model is built,
+            from the environment (what a plugin registered, built with its options, or what the user passed) and the
+            run's configuration, whose `data.episodes` are the options of the episodes.
+        decoder: returns a decoder of a batch of prompts that is faster than that of the architecture `causal_lm`. The
+            decoder must compute what the model does, up to rounding, so that sampled tokens do not depend on the
+            installed plugins.
+        learning_rate: returns the learning rate of a model whose run sets none (`trainer.optimizer.lr: null`), from the
+            optimizer's options, whose `published` is a learning rate and the number of parameters of its model. Called
+            on every rank, before processes divide the model; the result must be the same on all ranks.
+        observer: returns an object with observer hooks as methods, for an object of another library in
+            `rlcore.train(observers=[...])`, such as a callback of another trainer.
+        reward_arguments: returns the arguments of a reward or metric function that is written for another library, for
+            each call. It receives the parameters of the function's signature, without those that `functools.partial`
+            has bound, and the arguments that a function of a run may take, by name.
+    """
+
+    uploader: Callable[[], Uploader | None] = no_result
+    parallel_files: Callable[[], ParallelFiles | None] = no_result
+    processes: Callable[[Any], Processes | None] = no_result
+    episode_player: Callable[[Any, TrainConfig], EpisodePlayer | None] = no_result
+    decoder: Callable[[DecoderRequest], Decoder | None] = no_result
+    learning_rate: Callable[[OptimizerConfig, Learner], float | None] = no_result
+    observer: Callable[[Any], object | None] = no_result
+    reward_arguments: Callable[[Sequence[inspect.Parameter], Mapping[str, Any]], Mapping[str, Any] | None] = no_result
+
+
+Order = Literal["first", "", "last"]
+NO_SERVICES = Services()
+
+
+class RegisterServices(Protocol):
+    """The callback that `register_services` receives; the hook may call it several times."""
+
+    def __call__(self, services: Services = NO_SERVICES, *, options: Sequence[str] = (), order: Order = "") -> None:
+        """Register services.
+
+        Args:
+            services: the plugin's functions.
+            options: dotted paths of options of the core that the plugin implements, such as `run.profile`, for which a
+                run is refused if no loaded plugin names them. In a run that leaves `run.profile` or `run.asynchronous`
+                unset, observers of a plugin that names it are not called.
+            order: "first" if these functions are called before those of other plugins, "last" if after them, so that
+                another package's take precedence, as those of the default packages do. Within one order, the plugin
+                that was registered last is called first; of those that are "last", it is called last.
         """
         ...
 
@@ -216,6 +277,17 @@ def register_commands(register: Register) -> None:
 
 
 @hookspec
+def register_services(register: RegisterServices) -> None:
+    """Register what the core uses without a name: an uploader, a faster decoder, learning rates and the like.
+
+    If a function raises an error that is not an `RLCoreError`, the run ends with a `PluginError` that names the plugin.
+
+    Args:
+        register: takes `rlcore.hookspecs.Services`.
+    """
+
+
+@hookspec
 def on_run_start(run: RunView) -> None:
     """Called once before the first step, after the model is built and any checkpoint is restored.
 
@@ -301,114 +373,6 @@ def on_run_closed(run: RunView, error: BaseException | None) -> None:
     Args:
         run: the run; files that are written into `run.dir` are not part of its checkpoints.
         error: as in `on_run_end`.
-    """
-
-
-@hookspec
-def adapt_observer(observer: Any) -> object | None:
-    """Return the observer that stands for an object of another library in `rlcore.train(observers=[...])`, or None.
-
-    Called once for each object before the run is built, until a plugin has a result.
-
-    Args:
-        observer: the object that the user passed, such as a callback of another trainer.
-
-    Returns:
-        None to leave the object alone; otherwise an object with observer hooks as methods.
-    """
-
-
-@hookspec
-def adapt_reward_arguments(
-    parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]
-) -> Mapping[str, Any] | None:
-    """Return the arguments in the form of another library, for a function that is written for it, or None.
-
-    Called for each call of a reward or metric function, until a plugin has a result.
-
-    Args:
-        parameters: those in the function's signature, without those that `functools.partial` has bound.
-        arguments: what a function of a run may take, by name, such as `outputs` and the prompts' columns.
-
-    Returns:
-        None to leave the arguments alone; otherwise those from which the function takes what it names.
-    """
-
-
-@hookspec
-def make_decoder(request: DecoderRequest) -> Decoder | None:
-    """Return a decoder of a batch of prompts that is faster than the policy's own, or None.
-
-    Called once for each batch that a policy of the architecture `causal_lm` decodes, until a plugin has a result. The
-    decoder must compute what the model does, up to rounding, so that sampled tokens do not depend on the installed
-    plugins.
-
-    Args:
-        request: the model, the prompts, and how many tokens and waiting prompts may follow.
-
-    Returns:
-        None to leave the batch to others; otherwise an object with the methods of `rlcore.protocols.Decoder`.
-    """
-
-
-@hookspec
-def default_learning_rate(config: OptimizerConfig, learner: Learner) -> float | None:
-    """Return the learning rate of a model whose run sets none (`trainer.optimizer.lr: null`), or None.
-
-    Called on every rank for each optimizer of a run, before processes divide the model, until a plugin has a result,
-    which must be the same on all ranks.
-
-    Args:
-        config: the options; `config.published` is a learning rate and the number of parameters of its model.
-        learner: the model.
-    """
-
-
-@hookspec
-def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer | None:
-    """Return what plays the episodes of a run with `data.environment`, or None.
-
-    Called once in such a run, before the model is built, until a plugin has a result.
-
-    Args:
-        environment: what a plugin registered, built with its options, or what the user passed to `rlcore.train`.
-        config: the run's configuration, with the options of the episodes in `config.data.episodes`.
-    """
-
-
-@hookspec
-def find_uploader() -> Uploader | None:
-    """Return what uploads trained models, or None.
-
-    Called for the option `run.push_to_hub`, and by `result.push_to_hub`, until a plugin has a result.
-
-    Returns:
-        None, or an object with the methods `check` and `push` of `rlcore.protocols.Uploader`.
-    """
-
-
-@hookspec
-def find_parallel_files() -> ParallelFiles | None:
-    """Return what writes and reads checkpoints whose tensors all processes write in parallel, or None.
-
-    Called for `checkpoint.format=dcp`, and where such a checkpoint is read, until a plugin has a result.
-
-    Returns:
-        None, or an object with the methods `check_shared`, `stage` and `read` of `rlcore.protocols.ParallelFiles`.
-    """
-
-
-@hookspec
-def find_processes(cluster: Any) -> Processes | None:
-    """Return what starts and watches the processes of a run, or None.
-
-    Called for `run.processes` and `run.cluster`, and once in every run, until a plugin has a result.
-
-    Args:
-        cluster: `run.cluster`, for which a plugin that does not know it has no result; None in the run itself.
-
-    Returns:
-        None, or an object with the methods `start`, `accept_launch` and `watch` of `rlcore.protocols.Processes`.
     """
 
 

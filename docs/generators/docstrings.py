@@ -98,6 +98,19 @@ def table(function: Callable[..., Any], docstring: Docstring) -> list[str]:
     return [*lines, ""]
 
 
+def fields(cls: Any, name: str) -> list[str]:
+    """Return a section with the text and the table of the fields of an attrs class.
+
+    Raises:
+        Undocumented: the docstring does not describe exactly the fields, in their order.
+    """
+    described = read(cls, name)
+    if list(described.attributes) != [field.name for field in attrs.fields(cls)]:
+        raise Undocumented(f"{name}: its docstring does not describe its fields")
+    lines = [f"## {name}", "", described.text, "", "| field | meaning |", "|---|---|"]
+    return [*lines, *(f"| `{field}` | {meaning} |" for field, meaning in described.attributes.items()), ""]
+
+
 def outcome(docstring: Docstring) -> list[str]:
     """Return the lines on the return value and exceptions of a function, if its docstring describes them."""
     lines = [f"Returns: {docstring.returns}", ""] if docstring.returns else []

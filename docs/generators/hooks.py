@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from generators.docstrings import outcome, read_function, signature, table
+from generators.docstrings import fields, outcome, read_function, signature, table
 from generators.examples import EXAMPLES, example
 from rlcore import hookspecs
 
@@ -18,7 +18,7 @@ GROUPS = {
     "on_": ("Observers", "These hooks are called during a run, on every rank, and must not change it."),
     "": (
         "Further hooks",
-        "These hooks adapt observers, upload models, make decoders, choose learning rates, and wrap components.",
+        "This hook wraps what other components build.",
     ),
 }
 INTRODUCTION = """\
@@ -68,5 +68,14 @@ def _page(name: str, hook: Callable[..., Any], examples: Path) -> str:
     text = [f"# {name}", "", "Generated from `rlcore/hookspecs.py` by `make docs`; [all hooks](index.md).", ""]
     text += ["```text", signature(hook, name), "```", "", docstring.text, ""]
     text += [*table(hook, docstring), *outcome(docstring)]
+    if name == "register_services":
+        text += [*fields(hookspecs.Services, "Services"), *_call(hookspecs.RegisterServices.__call__)]
     linked = PROTOCOL.sub(r"[`\1`](../protocols/\1.md)", "\n".join(text))
     return "\n".join([linked, *example(name, examples)])
+
+
+def _call(register: Callable[..., Any]) -> list[str]:
+    """Return the section on the callback of `register_services`, whose default is long."""
+    docstring = read_function(register, "RegisterServices")
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in docstring.arguments.items()]
+    return ["## register", "", docstring.text, "", "| argument | meaning |", "|---|---|", *rows, ""]

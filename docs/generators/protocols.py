@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-import attrs
-
 import rlcore.protocols
 import rlcore.types
-from generators.docstrings import Undocumented, outcome, read, read_function, signature, table
+from generators.docstrings import Undocumented, fields, outcome, read, read_function, signature, table
 from generators.examples import EXAMPLES, example
 
 INTRODUCTION = """\
@@ -32,10 +30,7 @@ BESIDE = {
     "RolloutStore": ("Trajectories",),
 }  # fmt: skip
 """Classes without a page of their own, described on the page of the protocol that they belong to."""
-SHOWN_BY = {
-    "ParallelFiles": "find_parallel_files", "Processes": "find_processes", "StagedFiles": "find_parallel_files",
-    "Uploader": "find_uploader",
-}  # fmt: skip
+SHOWN_BY = dict.fromkeys(("ParallelFiles", "Processes", "StagedFiles", "Uploader"), "register_services")
 """Protocol → the hook whose example shows it."""
 
 
@@ -83,11 +78,7 @@ def _page(name: str, protocol: type, examples: Path) -> str:
         lines += [*table(function, docstring), *outcome(docstring)]
     for beside in BESIDE.get(name, ()):
         cls = getattr(rlcore.protocols, beside, None) or getattr(rlcore.types, beside)
-        described = read(cls, beside)
-        if list(described.attributes) != [field.name for field in attrs.fields(cls)]:
-            raise Undocumented(f"{beside}: its docstring does not describe its fields")
-        lines += [f"## {beside}", "", described.text, "", "| field | meaning |", "|---|---|"]
-        lines += [f"| `{field}` | {meaning} |" for field, meaning in described.attributes.items()] + [""]
+        lines += fields(cls, beside)
     if name in SHOWN_BY:
         shown = f"[{SHOWN_BY[name]}](../hooks/{SHOWN_BY[name]}.md)"
         return "\n".join([*lines, "## Example", "", f"The page of the hook {shown} has one.", ""])

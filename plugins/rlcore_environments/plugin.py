@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
-from rlcore.hookspecs import Register
+from rlcore.hookspecs import Register, RegisterServices, Services
 
 if TYPE_CHECKING:
     from rlcore.protocols import Decoder, DecoderRequest, EpisodePlayer
@@ -44,16 +44,19 @@ def register_pipelines(register: Register) -> None:
     )
 
 
-@hookimpl(tryfirst=True)
-def make_decoder(request: DecoderRequest) -> Decoder | None:
-    """Return a decoder that keeps keys and values from turn to turn, while episodes are sampled."""
-    kept = sys.modules.get("rlcore_environments.kept_states")  # which the loop of episodes imports
-    return None if kept is None else kept.turn_decoder(request)
+@hookimpl
+def register_services(register: RegisterServices) -> None:
+    """Register the player of episodes, and a decoder that keeps keys and values from turn to turn meanwhile."""
+    register(Services(episode_player=_open_player), options=["data.environment"], order="last")
+    register(Services(decoder=_make_decoder), order="first")
 
 
-@hookimpl(trylast=True)  # so that another package's takes precedence
-def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer:
-    """Return the player of an environment."""
+def _open_player(environment: Any, config: TrainConfig) -> EpisodePlayer:
     from rlcore_environments.player import Player
 
     return Player(environment, config)
+
+
+def _make_decoder(request: DecoderRequest) -> Decoder | None:
+    kept = sys.modules.get("rlcore_environments.kept_states")  # which the loop of episodes imports
+    return None if kept is None else kept.turn_decoder(request)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlcore import hookimpl
-from rlcore.hookspecs import Register
+from rlcore.hookspecs import Register, RegisterServices, Services
 
 REWARDS = {
     "math_accuracy": ("math_accuracy:MathAccuracy", "1 if the answer equals that of a column as mathematics"),
@@ -32,9 +32,13 @@ def register_rewards(register: Register) -> None:
         register(name, f"rlcore_rewards.{target}", config=f"rlcore_rewards.config:{cls}Config", summary=summary)
 
 
-@hookimpl(tryfirst=True)
-def adapt_reward_arguments(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]) -> None:
+@hookimpl
+def register_services(register: RegisterServices) -> None:
     """Refuse prompts without the column that one of these rewards compares with, in its own words."""
+    register(Services(reward_arguments=_refuse_missing), order="first")
+
+
+def _refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]) -> None:
     columns = sys.modules.get("rlcore_rewards.parts")  # which every reward with a column imports
     if columns is not None:
         columns.refuse_missing(parameters, arguments)

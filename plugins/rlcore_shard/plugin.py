@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
-from rlcore.hookspecs import Register
+from rlcore.hookspecs import Register, RegisterServices, Services
 
 if TYPE_CHECKING:
     from rlcore.protocols import ParallelFiles, Processes
@@ -40,17 +40,20 @@ def register_commands(register: Register) -> None:
     )
 
 
-@hookimpl(trylast=True)  # so that another package's takes precedence
-def find_parallel_files() -> ParallelFiles:
-    """Return the format `dcp` of checkpoints."""
+@hookimpl
+def register_services(register: RegisterServices) -> None:
+    """Register checkpoints of the format `dcp`, and the processes of this machine."""
+    own = Services(parallel_files=_find_parallel_files, processes=_find_processes)
+    register(own, options=["checkpoint.format", "run.processes"], order="last")
+
+
+def _find_parallel_files() -> ParallelFiles:
     from rlcore_shard import parallel_files as parts
 
     return parts
 
 
-@hookimpl(trylast=True)  # so that another package's takes precedence
-def find_processes(cluster: Any) -> Processes | None:
-    """Return what starts processes of this machine by torch's launcher, and watches them by their reports."""
+def _find_processes(cluster: Any) -> Processes | None:
     from rlcore_shard import local_processes as processes
 
     return None if cluster else processes

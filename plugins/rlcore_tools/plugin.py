@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
-from rlcore.hookspecs import Register
+from rlcore.hookspecs import Register, RegisterServices, Services
 
 if TYPE_CHECKING:
     import inspect
@@ -78,27 +78,26 @@ def on_export(run: RunView, folder: Path) -> None:
     write_card(run, folder)
 
 
-@hookimpl(trylast=True)  # so that another package's takes precedence
-def find_uploader() -> Uploader:
-    """Return the module that uploads models to the Hugging Face hub."""
+@hookimpl
+def register_services(register: RegisterServices) -> None:
+    """Register the upload to the hub, and what adapts objects and functions of TRL and `transformers`."""
+    own = Services(uploader=_find_uploader, reward_arguments=_adapt_arguments, observer=_adapt_observer)
+    register(own, options=["run.push_to_hub"], order="last")
+
+
+def _find_uploader() -> Uploader:
     from rlcore_tools import hub
 
     return hub
 
 
-@hookimpl(trylast=True)  # so that another package's takes precedence
-def adapt_reward_arguments(
-    parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]
-) -> Mapping[str, Any] | None:
-    """Return the arguments of TRL for a function that names one of them."""
+def _adapt_arguments(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
     from rlcore_tools.trl_functions import adapted
 
     return adapted(parameters, arguments)
 
 
-@hookimpl(trylast=True)  # so that another package's takes precedence
-def adapt_observer(observer: object) -> object | None:
-    """Return an observer that calls a callback of `transformers`."""
+def _adapt_observer(observer: object) -> object | None:
     if "transformers.trainer_callback" not in sys.modules:  # where the class of every callback comes from
         return None
     from transformers import TrainerCallback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
-from rlcore.hookspecs import Register
+from rlcore.hookspecs import Register, RegisterServices, Services
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,9 +148,13 @@ def register_schedulers(register: Register) -> None:
         register(name, target, config=config, summary=summary)
 
 
-@hookimpl(trylast=True)
-def default_learning_rate(config: OptimizerConfig, learner: Learner) -> float:
-    """Return the published learning rate, adapted to the size of the model and to adapters."""
+@hookimpl
+def register_services(register: RegisterServices) -> None:
+    """Register learning rates: the published one, adapted to the size of the model and to adapters."""
+    register(Services(learning_rate=_find_rate), order="last")
+
+
+def _find_rate(config: OptimizerConfig, learner: Learner) -> float:
     from rlcore_transformers.optimizers.learning_rates import find_rate
 
     return find_rate(config, learner)

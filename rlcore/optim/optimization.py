@@ -25,8 +25,7 @@ from rlcore.config import evolve, unstructure
 from rlcore.data import user_code
 from rlcore.errors import CheckpointError, ConfigError, PluginError
 from rlcore.plugins.choice import Choice, Chooser, Wrapping, check_keys
-from rlcore.plugins.observers import first_result
-from rlcore.plugins.registry import registries
+from rlcore.plugins.registry import registries, services
 from rlcore.protocols import Learner
 from rlcore.settings import OptimizerConfig
 
@@ -206,12 +205,12 @@ class Optimizers:
 
 
 def with_rate(config: OptimizerConfig, learner: Learner) -> OptimizerConfig:
-    """Return the options with a learning rate: if they have none, that of the hook `default_learning_rate`.
+    """Return the options with a learning rate: if they have none, that of a plugin (`Services.learning_rate`).
 
     Raises:
         ConfigError: no plugin has one.
     """
-    rate = config.lr or first_result("default_learning_rate", config=config, learner=learner)
+    rate = config.lr or services().learning_rate(config, learner)
     if rate is None:
         raise ConfigError("trainer.optimizer.lr = null: no plugin has a learning rate for this model: set a number")
     return evolve(config, lr=rate)

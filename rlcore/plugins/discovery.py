@@ -18,13 +18,13 @@ import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import pluggy
@@ -32,7 +32,8 @@ from packaging.requirements import Requirement
 
 from rlcore import hookspecs
 from rlcore.components import KINDS, Component, check_component, describe_error, normalise
-from rlcore.errors import PluginError
+from rlcore.errors import PluginError, RLCoreError
+from rlcore.hookspecs import NO_SERVICES, Order, Services
 from rlcore.plugins.metadata import (
     CORE,
     InstalledPlugin,
@@ -208,6 +209,15 @@ def _descriptor_1_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
+@attrs.frozen
+class Offer:
+    """One call of a plugin's `register_services`."""
+
+    services: Services
+    options: tuple[str, ...]
+    order: Order
+
+
 @attrs.frozen(eq=False)
 class Plugin:
     """A plugin (one entry point), after the attempt to load it.
@@ -217,6 +227,7 @@ class Plugin:
         state: its state; `reason` explains it in one line if it is not ok.
         error: the exception that it raised, if any.
         components: its components, in order of registration.
+        offers: the services and options that it implements.
         remarks: warnings about deprecated hooks and arguments that it implements.
     """
 
@@ -228,7 +239,13 @@ class Plugin:
     reason: str = ""
     error: BaseException | None = None
     components: tuple[Component[Any], ...] = ()
+    offers: tuple[Offer, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> set[str]:
+        """The options of the core that it implements."""
+        return {option for offer in self.offers for option in offer.options}
 
     @property
     def is_loaded(self) -> bool:
@@ -255,11 +272,15 @@ class Plugin:
 
 @attrs.frozen(eq=False)
 class Discovery:
-    """All plugins, the hooks of the loaded ones, and notes on environment variables and duplicate dists."""
+    """All plugins, the hooks of the loaded ones, and notes on environment variables and duplicate dists.
+
+    `services` calls those of all plugins, one after another.
+    """
 
     plugins: tuple[Plugin, ...]
     hooks: pluggy.PluginManager
     notes: tuple[str, ...]
+    services: Services = NO_SERVICES
 
     @property
     def components(self) -> list[Component[Any]]:
@@ -295,7 +316,39 @@ def discover(
             plugins.append(_load(candidate, hooks, environ, plugins))  # `plugins` holds the earlier ones
     known = {name for candidate in installed.plugins for name in candidate.names}
     notes = (*installed.notes, *remark_on_switches(known, environ))
-    return Discovery(tuple(_mark_conflicts(plugins)), hooks, notes)
+    return Discovery(tuple(_mark_conflicts(plugins)), hooks, notes, combine(plugins))
+
+
+def combine(plugins: Sequence[Plugin]) -> Services:
+    """Return services each of which returns the first result of the plugins' that is not None.
+
+    They raise the RLCoreError that a plugin's raises, and a PluginError where it raises anything else.
+    """
+    offers = [(f"{plugin.dist}:{plugin.name}", offer) for plugin in plugins for offer in plugin.offers]
+    ordered = [
+        *(each for each in offers[::-1] if each[1].order == "first"),
+        *(each for each in offers[::-1] if not each[1].order),
+        *(each for each in offers if each[1].order == "last"),
+    ]
+    calls: dict[str, list[tuple[str, Callable[..., Any]]]] = defaultdict(list)
+    for plugin, offer in ordered:
+        for name, function in attrs.asdict(offer.services, recurse=False).items():
+            if function is not hookspecs.no_result:
+                calls[name].append((plugin, function))
+    return Services(**{name: partial(_first_result, name, functions) for name, functions in calls.items()})
+
+
+def _first_result(name: str, functions: Sequence[tuple[str, Callable[..., Any]]], *arguments: Any) -> Any:
+    for plugin, function in functions:
+        try:
+            found = function(*arguments)
+        except RLCoreError:
+            raise
+        except Exception as error:
+            raise PluginError(f"{plugin}: {name} raised {describe_error(error)}") from error
+        if found is not None:
+            return found
+    return None
 
 
 def _trace_call(hook: str, implementations: Sequence[pluggy.HookImpl], _: Mapping[str, Any]) -> None:
@@ -370,6 +423,15 @@ def _register(module: Any, plugin: Plugin, hooks: pluggy.PluginManager, earlier:
     if hooks.is_registered(module):
         raise Refused(State.CONFLICT, f"{plugin.module} is already loaded, for {hooks.get_name(module)}")
     components: list[Component[Any]] = []
+    offers: list[Offer] = []
+
+    def offer(services: Services = NO_SERVICES, *, options: Sequence[str] = (), order: Order = "") -> None:
+        if not isinstance(services, Services):
+            raise PluginError(f"it registers {services!r} as services, which must be rlcore.hookspecs.Services(...)")
+        if order not in get_args(Order):
+            raise PluginError(f"it registers services with order={order!r}, which must be 'first', '' or 'last'")
+        offers.append(Offer(services, tuple(options), order))
+
     try:
         with warnings.catch_warnings(record=True) as remarks:  # pluggy warns here of deprecated hooks
             warnings.simplefilter("always")
@@ -378,13 +440,14 @@ def _register(module: Any, plugin: Plugin, hooks: pluggy.PluginManager, earlier:
         for kind in KINDS:
             call = hooks.subset_hook_caller(f"register_{kind}", others)
             call(register=partial(_collect, components, kind, plugin))
+        hooks.subset_hook_caller("register_services", others)(register=offer)
         _check_taken(components, earlier)
     except BaseException:
         if hooks.is_registered(module):
             hooks.unregister(module)
         raise
     texts = tuple(dict.fromkeys(str(remark.message) for remark in remarks))
-    return attrs.evolve(plugin, components=tuple(components), remarks=texts)
+    return attrs.evolve(plugin, components=tuple(components), offers=tuple(offers), remarks=texts)
 
 
 def _check_taken(components: Sequence[Component[Any]], earlier: Sequence[Plugin]) -> None:

@@ -14,18 +14,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
 from rlcore import errors, hookspecs
 from rlcore.components import Dropped, describe_error
-from rlcore.errors import InputsError, PluginError, RLCoreError
+from rlcore.errors import InputsError, PluginError
 from rlcore.logging import get_logger
 from rlcore.plugins.builtin import published
 from rlcore.plugins.discovery import Refused, check_arguments
 from rlcore.plugins.metadata import is_on
-from rlcore.plugins.registry import all_registries, describe_source, registries
+from rlcore.plugins.registry import describe_source, registries, services
 from rlcore.profiling import phase
 from rlcore.safe_text import show
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _log = get_logger("rlcore")
+T = TypeVar("T")
 
 
 class Fence:
@@ -96,26 +97,6 @@ def one_by_one(hooks: pluggy.PluginManager, hook: str) -> list[tuple[str, Callab
         )
         for own in implementers
     ]
-
-
-def first_result(hook: str, **arguments: Any) -> Any:
-    """Return the first result other than None of a hook; None if there is none.
-
-    Implementations are asked in the order of pluggy: those marked `tryfirst`, then the one registered last.
-
-    Raises:
-        RLCoreError: an implementation raised it; a PluginError, if it raised anything else.
-    """
-    for plugin, call in reversed(one_by_one(all_registries().discovery.hooks, hook)):
-        try:
-            results = call(**arguments)
-        except RLCoreError:
-            raise
-        except Exception as error:
-            raise PluginError(f"{plugin}: {hook} raised {describe_error(error)}") from error
-        if results:
-            return results[0]
-    return None
 
 
 HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("on_"))
@@ -264,45 +245,44 @@ def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
     """Return the plugins, as `dist:entry-point`, that a run does not use, because the options are not set.
 
     Args:
-        options: values of options of the core that published plugins implement, such as `run.profile`.
+        options: values of options of the core that plugins implement by observers and wrappers, such as `run.profile`.
         where: file or call that contains them, for errors.
 
     Raises:
-        ConfigError: an option is set, and its plugin is not installed, is disabled or failed to load.
+        ConfigError: an option is set, and no loaded plugin implements it.
     """
     for option, value in options.items():
         if value:
             require_provider(option, value, where)
-    idle = (published("options")[option] for option, value in options.items() if not value)
-    return {f"{one.dist}:{one.plugin}" for one in idle}
+    unset = {option for option, value in options.items() if not value}
+    return {f"{one.dist}:{one.name}" for one in registries().discovery.plugins if unset & one.options}
 
 
 def find_uploader(repo: str, where: str) -> Uploader:
     """Return what uploads a trained model to `repo`; raise ConfigError if no loaded plugin does."""
-    return cast("Uploader", _provided("find_uploader", "run.push_to_hub", repo, where))
+    return _provided(services().uploader(), "run.push_to_hub", repo, where)
 
 
 def find_parallel_files(where: str) -> ParallelFiles:
     """Return what writes and reads tensors in parallel; raise ConfigError if no loaded plugin does."""
-    return cast("ParallelFiles", _provided("find_parallel_files", "checkpoint.format", "dcp", where))
+    return _provided(services().parallel_files(), "checkpoint.format", "dcp", where)
 
 
 def find_processes(where: str, processes: int, cluster: Any) -> Processes:
     """Return what starts the processes of a run; raise ConfigError if no loaded plugin does."""
     option, value = ("run.cluster", cluster) if cluster else ("run.processes", processes)
-    return cast("Processes", _provided("find_processes", option, value, where, cluster=cluster))
+    return _provided(services().processes(cluster), option, value, where)
 
 
-def _provided(hook: str, option: str, value: Any, where: str, **arguments: Any) -> Any:
-    """Return the first result of the hook that an option of the core needs.
+def _provided(found: T | None, option: str, value: Any, where: str) -> T:
+    """Return what plugins have for an option of the core.
 
     Raises:
-        ConfigError: no loaded plugin has one.
+        ConfigError: they have nothing.
     """
-    found = first_result(hook, **arguments)
     if found is None:
         require_provider(option, value, where)
-        raise errors.ConfigError(f"{where}: {option} = {value!r}: no plugin has a result of the hook {hook} for it")
+        raise errors.ConfigError(f"{where}: {option} = {value!r}: no plugin has a service for it")
     return found
 
 
@@ -312,14 +292,14 @@ def describe_provider(kind: str, name: str) -> str:
 
 
 def require_provider(option: str, value: Any, where: str) -> None:
-    """Check that the published plugin which implements an option of the core is in use.
+    """Check that a loaded plugin implements an option of the core.
 
     Raises:
-        ConfigError: it is not installed, is disabled or failed to load.
+        ConfigError: the published plugin that does is not installed, is disabled or failed to load.
     """
     source, plugins = published("options")[option], registries().discovery.plugins
-    providers = [one for one in plugins if one.dist == source.dist and source.plugin in {"", one.name}]
-    if any(plugin.is_loaded for plugin in providers):
+    if any(option in plugin.options for plugin in plugins):
         return
+    providers = [one for one in plugins if one.dist == source.dist and source.plugin in {"", one.name}]
     reason = f" ({providers[0].reason})" if providers and providers[0].reason else ""
     raise errors.ConfigError(f"{where}: {option} = {value!r}: {describe_source(source, plugins)}{reason}")

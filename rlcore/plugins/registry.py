@@ -17,6 +17,7 @@ import attrs
 from rlcore import errors
 from rlcore.components import KINDS, Component, normalise
 from rlcore.config.yaml_files import find_synonym
+from rlcore.hookspecs import Services
 from rlcore.plugins.builtin import Published, how_to_install, published
 from rlcore.plugins.discovery import Discovery, Plugin, discover
 from rlcore.plugins.metadata import is_on, selection
@@ -215,6 +216,11 @@ def all_registries() -> Registries:
         finally:
             _loading.discard(process)
     return _memo[key]
+
+
+def services() -> Services:
+    """Return what the plugins do for the core; a service is asked of one after another."""
+    return all_registries().discovery.services
 
 
 def build_registries(discovery: Discovery) -> Registries:

@@ -66,7 +66,7 @@ class DecodeStep:
 
 @attrs.frozen(eq=False, kw_only=True)
 class DecoderRequest:
-    """A batch of prompts for which a policy seeks a decoder (`rlcore.hookspecs.make_decoder`).
+    """A batch of prompts for which a policy seeks a decoder (`rlcore.hookspecs.Services`).
 
     Attributes:
         model: the language model, of `transformers` if the policy is.

@@ -315,7 +315,7 @@ class EnvironmentFactory(Protocol):
 
 
 class EpisodePlayer(Protocol):
-    """Plays episodes of a run's environment, as a plugin returns it for the hook `play_environment`."""
+    """Plays episodes of a run's environment, as the service `episode_player` of a plugin returns it."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]] | None:
         """Return the environment's own rows; None if it has none.

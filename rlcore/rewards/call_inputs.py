@@ -15,7 +15,7 @@ from torch import Tensor
 from rlcore.data.user_code import bound_names, parameters_of
 from rlcore.errors import DataError, RewardError
 from rlcore.logging import get_logger
-from rlcore.plugins.observers import first_result
+from rlcore.plugins.registry import services
 from rlcore.types import RESERVED_COLUMNS, Prompt
 
 log = get_logger("rewards")
@@ -173,13 +173,13 @@ class CallInputs:
         Raises:
             RewardError: the function requires an argument that does not exist, or one that has the name of a column.
         """
-        arguments = {name: _copied(value) for name, value in self.arguments.items()}
+        arguments: Mapping[str, Any] = {name: _copied(value) for name, value in self.arguments.items()}
         first = self.by_position[0]
         if function.parameters is None:
             return [arguments[first]], {}
         parameters = list(function.parameters.values())
         try:
-            adapted = first_result("adapt_reward_arguments", parameters=parameters, arguments=arguments)
+            adapted = services().reward_arguments(parameters, arguments)
         except RewardError as error:
             self.fail(function, str(error))
         self._check_hidden(function, parameters)

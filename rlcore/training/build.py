@@ -28,8 +28,8 @@ from rlcore.loggers import Loggers
 from rlcore.logging import get_logger
 from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.choice import Choice, Chooser, Wrapping
-from rlcore.plugins.observers import Observers, find_uploader, first_result, idle_providers
-from rlcore.plugins.registry import all_registries, registries
+from rlcore.plugins.observers import Observers, find_uploader, idle_providers
+from rlcore.plugins.registry import all_registries, registries, services
 from rlcore.protocols import PreviewPipeline, Trainer, TrainerTraits
 from rlcore.ranks import Ranks, check_processes
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
@@ -250,7 +250,7 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Proble
     Raises:
         RLCoreError: a name, option or input cannot be used, the run's folder is in use, or a checkpoint is damaged.
     """
-    keeper = first_result("find_processes", cluster=None)
+    keeper = services().processes(None)
     if keeper is not None:
         keeper.accept_launch(settings)
     ranks = Ranks(settings.run.mixed_precision, timeout_s=settings.run.timeout_s)

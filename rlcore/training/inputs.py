@@ -13,7 +13,8 @@ import attrs
 from rlcore.errors import InputsError
 from rlcore.logging import get_logger
 from rlcore.plugins.builtin import published
-from rlcore.plugins.observers import check_observer, describe_provider, first_result
+from rlcore.plugins.observers import check_observer, describe_provider
+from rlcore.plugins.registry import services
 from rlcore.safe_text import show
 
 log = get_logger("inputs")
@@ -215,7 +216,7 @@ def _adapt(observer: Any, where: str) -> Any:
     Raises:
         InputsError: a published plugin, which is not in use, adapts objects of its class.
     """
-    adapted = first_result("adapt_observer", observer=observer)
+    adapted = services().observer(observer)
     if adapted is None:
         known = published("observers")
         for name in (f"{each.__module__}:{each.__qualname__}" for each in type(observer).__mro__):

@@ -18,8 +18,8 @@ from rlcore.config import Problems
 from rlcore.errors import ConfigError, InputsError, PluginError, UnknownTrainer
 from rlcore.plugins.builtin import published
 from rlcore.plugins.choice import Choice, Chooser, Wrapping
-from rlcore.plugins.observers import first_result, require_provider
-from rlcore.plugins.registry import Registry, registries
+from rlcore.plugins.observers import require_provider
+from rlcore.plugins.registry import Registry, registries, services
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.safe_text import show
 from rlcore.settings import TrainConfig
@@ -94,7 +94,7 @@ def open_player(choice: Choice | None, inputs: Inputs, config: TrainConfig) -> E
         ConfigError: no plugin plays episodes, or the environment or `data.episodes` cannot be used.
     """
     environment = inputs.environment if choice is None else choice.build()
-    player: EpisodePlayer | None = first_result("play_environment", environment=environment, config=config)
+    player = services().episode_player(environment, config)
     if player is None:
         raise ConfigError(f"{OPTION}: no plugin plays episodes")
     return player

@@ -32,7 +32,7 @@ def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPy
 
 
 LONG = {
-    "conformance.md", "data.md", "distillation.md", "environments.md", "errors.md", "find_processes.md", "from-trl.md",
+    "conformance.md", "data.md", "distillation.md", "environments.md", "errors.md", "from-trl.md",
     "memory.md", "performance.md", "plugins.md", "profiling.md", "rewards.md", "runs.md", "sweeps.md", "training.md",
     "tutorial.md",
 }  # fmt: skip

@@ -191,7 +191,7 @@ def test_a_run_is_not_profiled_without_the_plugin(
         train("sft_plain", tmp_path, "run", {**ON, "plugins": {"disable": ["profile"]}})
     monkeypatch.setattr(providers, "published", lambda kind: {"run.profile": Published("acme-profile")})
     with pytest.raises(ConfigError, match="comes with acme-profile, which is not installed: pip install acme-profile"):
-        train("sft_plain", tmp_path, "run", ON)
+        train("sft_plain", tmp_path, "run", {**ON, "plugins": {"disable": ["profile"]}})
     assert not (tmp_path / "run").exists()
 
 

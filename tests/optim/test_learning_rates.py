@@ -14,6 +14,7 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 import rlcore
 from rlcore.config import structure
 from rlcore.errors import ConfigError
+from rlcore.hookspecs import Services
 from rlcore.optim import optimization
 from rlcore.optim.updater import Updater
 from rlcore.ranks import Ranks
@@ -105,7 +106,7 @@ def test_other_options_of_a_trainer_leave_its_rate_to_the_model() -> None:
 
 
 def test_without_a_plugin_that_has_a_rate_the_error_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimization, "first_result", lambda _hook, **_: None)
+    monkeypatch.setattr(optimization, "services", Services)
     with pytest.raises(ConfigError, match=r"trainer\.optimizer\.lr = null: no plugin has a learning rate"):
         Updater(Policy(), GRPOOptimizer(), Ranks(), total_updates=4)  # type: ignore[arg-type]  # minimal
 

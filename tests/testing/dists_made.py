@@ -90,8 +90,12 @@ KINDS = {
 
 PLAYING = """
 from rlcore import hookimpl
+from rlcore.hookspecs import Services
 
 @hookimpl
+def register_services(register):
+    register(Services(episode_player=play_environment))
+
 def play_environment(environment, config):
     import attrs
     from rlcore_environments.player import Player

@@ -10,8 +10,8 @@ import pytest
 import rlcore
 from rlcore.checkpoints.manifest import read_manifest
 from rlcore.errors import ConfigError
-from rlcore.hookspecs import hookimpl
-from rlcore.plugins.registry import registries
+from rlcore.hookspecs import Services
+from rlcore.plugins import observers
 from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 
 
@@ -31,14 +31,10 @@ class Notices:
 
 
 class Shelf:
-    """A plugin whose uploader records what it is given."""
+    """An uploader that records what it is given."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
-
-    @hookimpl
-    def find_uploader(self) -> Shelf:
-        return self
 
     def check(self, repo: str, where: str) -> None:
         self.calls.append((repo, where))
@@ -64,14 +60,10 @@ def test_a_run_that_is_to_push_its_model_is_refused_without_a_plugin_that_upload
 
 
 def test_a_plugin_uploads_the_model_of_a_run_and_of_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-tools")
-    shelf, hooks = Shelf(), registries().discovery.hooks
-    hooks.register(shelf, "acme:main")
-    try:
-        result = train(tmp_path, run={"push_to_hub": "me/walks", "hub_private": True})
-        assert result.push_to_hub("me/runs", token="t", revision="v2") == "shelf/me/runs"
-    finally:
-        hooks.unregister(shelf)
+    shelf = Shelf()
+    monkeypatch.setattr(observers, "services", lambda: Services(uploader=lambda: shelf))
+    result = train(tmp_path, run={"push_to_hub": "me/walks", "hub_private": True})
+    assert result.push_to_hub("me/runs", token="t", revision="v2") == "shelf/me/runs"
     own = {"run": result.run_dir, "private": True, "token": None, "revision": None}
     later = {"run": result.run_dir, "private": None, "token": "t", "revision": "v2"}
     assert shelf.calls == [("me/walks", "train"), ("model", "me/walks", own), ("model", "me/runs", later)]

@@ -11,8 +11,8 @@ from transformers import ProgressCallback
 
 import rlcore
 from rlcore.errors import InputsError, PluginError
-from rlcore.hookspecs import hookimpl
-from rlcore.plugins.registry import registries
+from rlcore.hookspecs import Services, hookimpl
+from rlcore.training import inputs
 from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 from rlcore_transformers.models.policy import ModelPolicy
 from rlcore_transformers.sampling.sampler import DefaultSampler
@@ -172,18 +172,12 @@ def test_a_plugin_makes_an_observer_of_another_librarys_object(tmp_path: Path, m
         def on_step(self, run: Any) -> None:
             self.seen.append(run.step)
 
-    class Lists:
-        @hookimpl
-        def adapt_observer(self, observer: Any) -> Steps | None:
-            return Steps(observer) if isinstance(observer, list) else None
+    def adapt(observer: Any) -> Steps | None:
+        return Steps(observer) if isinstance(observer, list) else None
 
-    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-tools")
-    plugin, seen, hooks = Lists(), [], registries().discovery.hooks
-    hooks.register(plugin, "acme:main")
-    try:
-        train(tmp_path, observers=[seen])
-    finally:
-        hooks.unregister(plugin)
+    monkeypatch.setattr(inputs, "services", lambda: Services(observer=adapt))
+    seen: list[int] = []
+    train(tmp_path, observers=[seen])
     assert seen == [1, 2, 3]
 
 

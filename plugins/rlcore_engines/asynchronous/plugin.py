@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from rlcore import hookimpl
+from rlcore.hookspecs import RegisterServices
 
 if TYPE_CHECKING:
     from rlcore.components import Component
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 _samplers: WeakValueDictionary[int, AheadSampler] = WeakValueDictionary()
 """Samplers by the id of the configuration of their run, which they keep; its trainer is built after them."""
+
+
+@hookimpl
+def register_services(register: RegisterServices) -> None:
+    """State the option that this plugin implements."""
+    register(options=["run.asynchronous"])
 
 
 @hookimpl

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
-from rlcore.hookspecs import Register
+from rlcore.hookspecs import Register, RegisterServices, Services
 
 if TYPE_CHECKING:
     from rlcore.protocols import Processes
@@ -33,8 +33,12 @@ def register_commands(register: Register) -> None:
 
 
 @hookimpl
-def find_processes(cluster: Any) -> Processes | None:
-    """Return what starts the processes of a run on a Ray cluster, if `run.cluster` names it."""
+def register_services(register: RegisterServices) -> None:
+    """Register what starts the processes of a run on a Ray cluster, if `run.cluster` names it."""
+    register(Services(processes=_find_processes), options=["run.cluster"])
+
+
+def _find_processes(cluster: Any) -> Processes | None:
     if not cluster:
         return None
     from rlcore_engines.ray.cluster_config import is_ray

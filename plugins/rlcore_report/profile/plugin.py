@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
+from rlcore.hookspecs import RegisterServices
 
 if TYPE_CHECKING:
     from rlcore.components import Component
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 _sessions: dict[RunView, Session] = {}
 """The runs that this process is recording; there are several if a reward function starts a run."""
+
+
+@hookimpl
+def register_services(register: RegisterServices) -> None:
+    """State the option that this plugin implements."""
+    register(options=["run.profile"])
 
 
 @hookimpl

@@ -1,17 +1,17 @@
-"""Laws of what plays episodes: the hook `play_environment`, called with a small environment and scripted turns."""
+"""Laws of what plays episodes: the service `episode_player`, called with a small environment and scripted turns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlcore.hookspecs import no_result
 from rlcore_testing.law import DIST, LawBroken, Subject, law, require
-from rlcore_testing.rig.probes import hooks_of, resolve
 
 if TYPE_CHECKING:
+    from rlcore.protocols import EpisodePlayer
     from rlcore.types import Prompt, Trajectories
 
-HOOK = "play_environment"
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}a {{ m.content }}</s>{% else %}u {{ m.content }}.{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}a {% endif %}"
@@ -24,7 +24,12 @@ ROWS = ("b", "cd", "e")
 
 def _plays(subject: Subject) -> bool:
     """Return whether it plays episodes."""
-    return any(HOOK in hooks_of(plugin.module) for plugin in subject.plugins)
+    return bool(_players(subject))
+
+
+def _players(subject: Subject) -> list[Callable[..., EpisodePlayer | None]]:
+    offers = (offer for plugin in subject.plugins for offer in plugin.offers)
+    return [offer.services.episode_player for offer in offers if offer.services.episode_player is not no_result]
 
 
 @law(DIST, when=_plays)
@@ -196,10 +201,9 @@ def _played(subject: Subject, made: type | None = None) -> tuple[Any, Any]:
     tokenizer, config = make_tokenizer(), TrainConfig()
     tokenizer.chat_template = TEMPLATE
     policy: Any = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=tokenizer)
-    play = next(resolve(p.module).play_environment for p in subject.plugins if HOOK in hooks_of(p.module))
-    player = play(environment=_environment() if made is None else made, config=config)
+    player = _players(subject)[0](_environment() if made is None else made, config)
     if player is None:
-        raise LawBroken(f"{HOOK} returns None for a class of environments, so that no episode is played")
+        raise LawBroken("episode_player returns None for a class of environments, so that no episode is played")
     read: Any = player.pipeline(all_registries().pipelines.get("rlcore-transformers:prompts").target())
     rows = [{"prompt": text, "number": number} for number, text in enumerate(ROWS)]
     prompts = read(rows, tokenizer, config.data, max_length=policy.max_length)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlcore import hookimpl
+from rlcore.hookspecs import RegisterServices, Services
 
 if TYPE_CHECKING:
     from rlcore.protocols import Decoder, DecoderRequest
 
 
-@hookimpl(trylast=True)  # so that another package's takes precedence
+@hookimpl
+def register_services(register: RegisterServices) -> None:
+    """Register a decoder for large batches on a CPU."""
+    register(Services(decoder=make_decoder), order="last")
+
+
 def make_decoder(request: DecoderRequest) -> Decoder | None:
     """Return a `PackedDecoder` where it is switched on, possible and faster."""
     if request.device.type != "cpu" or not request.packs:

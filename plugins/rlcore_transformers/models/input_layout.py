@@ -21,7 +21,7 @@ from rlcore import ops
 from rlcore.config import evolve
 from rlcore.config.yaml_files import existing_path
 from rlcore.errors import ConfigError, DataError, ModelError
-from rlcore.plugins.observers import first_result
+from rlcore.plugins.registry import services
 from rlcore.protocols import Decoder, DecoderRequest
 from rlcore.types import Trajectories, to_device
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, ReadHeads, Seq2SeqDecoder
@@ -135,14 +135,13 @@ class CausalLayout:
         autocast: Callable[[], AbstractContextManager[Any]],
         waiting: int = 0,
     ) -> Decoder:
-        """Return the decoder that a plugin makes (`rlcore.hookspecs.make_decoder`), else a `CausalDecoder`."""
+        """Return the decoder that a plugin makes (`rlcore.hookspecs.Services`), else a `CausalDecoder`."""
         packs = max(len(prompt) for prompt in prompts) + max_new_tokens <= self.longest
         request = DecoderRequest(
             model=model, prompts=prompts, max_new_tokens=max_new_tokens, speed=self.speed, read_heads=heads,
             autocast=autocast, packs=packs, waiting=waiting,
         )  # fmt: skip
-        made: Decoder | None = first_result("make_decoder", request=request)
-        return made or CausalDecoder(
+        return services().decoder(request) or CausalDecoder(
             model, prompts, max_new_tokens=max_new_tokens, heads=heads, pad_id=self.pad_id, autocast=autocast,
             packs=packs, speed=self.speed,
         )  # fmt: skip

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
-from rlcore.plugins.registry import registries
+from rlcore.hookspecs import no_result
+from rlcore.plugins.registry import services
 from rlcore.protocols import HeadBuilder, Trunk
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.forward import ActorCritic, check_next_token, predict, run_model
@@ -260,7 +261,7 @@ def _report(speed: SpeedReport, model: PreTrainedModel, layout: InputLayout) -> 
         speed.needs("fused_activations")
     else:
         speed.skip("fused_activations", "no GELU written out in Python")
-    if registries().discovery.hooks.hook.make_decoder.get_hookimpls():
+    if services().decoder is not no_result:
         speed.needs("packed_decoding", "packing")
     else:
         speed.skip("packed_decoding", "no plugin such as rlcore-transformers:cpu makes decoders")

@@ -53,8 +53,8 @@ def test_world_size_1_in_the_environment_does_not_keep_a_run_from_the_cluster(
     [
         ("{name: ray, adress: x}", "run.cluster.adress: no such option; did you mean 'address'?"),
         ("{name: ray, cpus: -1}", "run.cluster.cpus = -1: must lie in [0, 1024]"),
-        ("slurm", "run.cluster = 'slurm': no plugin has a result of the hook find_processes for it"),
-        ("{address: x}", "run.cluster = {'address': 'x'}: no plugin has a result of the hook find_processes for it"),
+        ("slurm", "run.cluster = 'slurm': no plugin has a service for it"),
+        ("{address: x}", "run.cluster = {'address': 'x'}: no plugin has a service for it"),
     ],
 )
 def test_a_cluster_that_is_unknown_or_has_wrong_options_is_an_error(

@@ -1,3 +1,0 @@
-import rlcore
-
-rlcore.train(config="imitate.yaml", observers=[print])

@@ -1,2 +1,0 @@
-def short(replies):
-    return [-len(reply) / 10 for reply in replies]
