@@ -79,7 +79,8 @@ def known_hooks() -> dict[str, Any]:
 def test_every_hook_has_a_page_with_its_exact_arguments() -> None:
     for name, spec in known_hooks().items():
         page = (DOCS / f"hooks/{name}.md").read_text(encoding="utf-8")
-        rows = [line.split("|")[1].strip().strip("`") for line in page.splitlines() if line.startswith("| `")]
+        table = page.partition("\n## ")[0]
+        rows = [line.split("|")[1].strip().strip("`") for line in table.splitlines() if line.startswith("| `")]
         assert rows == list(spec.argnames), name
         written = page.replace("(\n    ", "(")  # a long signature has a line for each argument
         assert f"\n{name}({f'{spec.argnames[0]}: ' if spec.argnames else ') -> '}" in written

@@ -9,7 +9,7 @@ from rlcore.hookspecs import no_result
 from rlcore_testing.law import DIST, LawBroken, Subject, law, require
 
 if TYPE_CHECKING:
-    from rlcore.protocols import EpisodePlayer
+    from rlcore.settings import TrainConfig
     from rlcore.types import Prompt, Trajectories
 
 TEMPLATE = (
@@ -27,7 +27,7 @@ def _plays(subject: Subject) -> bool:
     return bool(_players(subject))
 
 
-def _players(subject: Subject) -> list[Callable[..., EpisodePlayer | None]]:
+def _players(subject: Subject) -> list[Callable[[Any, TrainConfig], Any]]:
     offers = (offer for plugin in subject.plugins for offer in plugin.offers)
     return [offer.services.episode_player for offer in offers if offer.services.episode_player is not no_result]
 
