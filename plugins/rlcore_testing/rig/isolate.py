@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 from rlcore.child import run
@@ -119,8 +119,8 @@ def at_another_time() -> Iterator[None]:
     by_id = {id(each): (each, other) for each, other in changed.items()}
     places = [
         (vars(module), name, *by_id[id(value)])
-        for module in list(sys.modules.values())
-        if isinstance(module, ModuleType) and module.__name__ != __name__
+        for module_name, module in list(sys.modules.items())
+        if module_name != __name__ and hasattr(module, "__dict__")
         for name, value in list(vars(module).items())
         if id(value) in by_id
     ]

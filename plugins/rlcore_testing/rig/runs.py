@@ -58,7 +58,7 @@ def _with_fixed_head(*, scale: float = 1.0) -> PreTrainedModel:
 def _with_two_words_alike() -> PreTrainedModel:
     """Return a Llama that reads the two tokens of ALIKE as the same one, though it outputs one or the other."""
     model = make_llama()
-    embedding = model.get_input_embeddings().weight.data
+    embedding = model.model.embed_tokens.weight.data
     embedding[ALIKE[1]] = embedding[ALIKE[0]]
     return model
 

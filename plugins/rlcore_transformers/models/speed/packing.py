@@ -271,15 +271,13 @@ def padding_known(is_padded: bool) -> Iterator[None]:
         _is_padded.reset(token)
 
 
-def packed_mask(
-    batch_size: int, q_length: int, kv_length: int, *args: Any, attention_mask: Tensor | None = None, **options: Any
-) -> Tensor | None:
+def packed_mask(*, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
     """Return the mask that `sdpa_mask` returns; inside `padding_known` no value of `attention_mask` is read for it."""
     known = _is_padded.get()
     if known is not None:
         attention_mask = attention_mask if known else None
         options["allow_is_causal_skip"] = not known and options.get("allow_is_causal_skip", True)
-    return sdpa_mask(batch_size, q_length, kv_length, *args, attention_mask=attention_mask, **options)
+    return sdpa_mask(attention_mask=attention_mask, **options)
 
 
 AttentionMaskInterface.register(PACKED, packed_mask)
