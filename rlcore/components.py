@@ -31,7 +31,6 @@ KINDS = {
 """The kinds of components, each with the word for one component of the kind."""
 FACTS = {"architectures": ("fits", "sections")}
 """Kind of components → the further arguments of their registration (`rlcore.hookspecs.Register`)."""
-"""Argument of every registration: the full name of the component in an earlier dist, which still finds it."""
 COMMON_OPTIONS = ("betas", "eps", "weight_decay")
 """Options of every optimizer that has them in its signature."""
 WARMUP, TOTAL = "num_warmup_steps", "num_training_steps"

@@ -61,6 +61,21 @@ FAILURES = {
         GOOD.format(name="half") + "    register('x', print, config=3)\n",
         "trainer 'x': config is 3; it must be a config class, 'module:attribute' or None",
     ),
+    "services-of-another-type": (
+        "from rlcore import hookimpl\n@hookimpl\ndef register_services(register): register({'decoder': print})\n",
+        "it registers {'decoder': <built-in function print>} as services, which must be rlcore.hookspecs.Services(...)",
+    ),
+    "misspelt-service": (
+        (
+            "from rlcore import hookimpl\nfrom rlcore.hookspecs import Services\n"
+            "@hookimpl\ndef register_services(register): register(Services(decode=print))\n"
+        ),
+        "TypeError: Services.__init__() got an unexpected keyword argument 'decode'",
+    ),
+    "services-in-no-order": (
+        "from rlcore import hookimpl\n@hookimpl\ndef register_services(register): register(order='tryfirst')\n",
+        "it registers services with order='tryfirst', which must be 'first', '' or 'last'",
+    ),
     "recursive": (
         "from rlcore.plugins.registry import registries\nregistries()\n",
         "a plugin called registries() while it was being loaded",

@@ -16,8 +16,9 @@ from packaging.requirements import Requirement
 from rlcore import errors
 from rlcore.components import KINDS, Component
 from rlcore.config import config, option
+from rlcore.hookspecs import Order, Services
 from rlcore.plugins.builtin import how_to_install, published
-from rlcore.plugins.discovery import Discovery, Plugin, State
+from rlcore.plugins.discovery import Discovery, Offer, Plugin, State, combine
 from rlcore.plugins.registry import Registries, build_registries, registries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,3 +234,37 @@ def test_everything_the_installed_plugins_register_can_be_imported() -> None:
             if each.dist in {"rlcore", "rlcore-ppo", "rlcore-sft"}:
                 assert callable(each.target()), each
                 each.config_class()
+
+
+def plugin_with(name: str, order: Order, services: Services) -> Plugin:
+    return Plugin("acme", "0.1.0", name, f"{name}:plugin", State.OK, offers=(Offer(services, (), order),))
+
+
+def test_services_are_asked_in_their_order_until_one_has_a_result() -> None:
+    asked: list[str] = []
+
+    def answer(name: str, result: float | None) -> Services:
+        return Services(learning_rate=lambda *_: asked.append(name) or result)  # type: ignore[func-returns-value]
+
+    plugins = [
+        plugin_with("late", "last", answer("late", 4.0)), plugin_with("later", "last", answer("later", 5.0)),
+        plugin_with("early", "first", answer("early", None)), plugin_with("plain", "", answer("plain", None)),
+        plugin_with("newer", "", answer("newer", None)), plugin_with("earlier", "first", answer("earlier", None)),
+    ]  # fmt: skip
+    learning_rate: Any = combine(plugins).learning_rate
+    assert learning_rate(None, None) == 4.0
+    assert asked == ["earlier", "early", "newer", "plain", "late"]
+    assert combine(plugins).uploader() is None
+
+
+def test_an_error_of_a_service_names_its_plugin_unless_it_is_a_message_for_the_user() -> None:
+    def fail(error: Exception) -> Any:
+        def uploader() -> None:
+            raise error
+
+        return combine([plugin_with("hub", "", Services(uploader=uploader))]).uploader
+
+    with pytest.raises(errors.PluginError, match=r"^acme:hub: uploader raised KeyError: 'token'$"):
+        fail(KeyError("token"))()
+    with pytest.raises(errors.ConfigError, match=r"^no such repository$"):
+        fail(errors.ConfigError("no such repository"))()
