@@ -244,7 +244,11 @@ def test_services_are_asked_in_their_order_until_one_has_a_result() -> None:
     asked: list[str] = []
 
     def answer(name: str, result: float | None) -> Services:
-        return Services(learning_rate=lambda *_: asked.append(name) or result)  # type: ignore[func-returns-value]
+        def learning_rate(*_: object) -> float | None:
+            asked.append(name)
+            return result
+
+        return Services(learning_rate=learning_rate)
 
     plugins = [
         plugin_with("late", "last", answer("late", 4.0)), plugin_with("later", "last", answer("later", 5.0)),
