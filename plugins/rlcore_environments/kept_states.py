@@ -148,6 +148,7 @@ class TurnDecoder(CausalDecoder):
         rows = [[pad] * (width - len(suffix)) + list(suffix) for suffix in suffixes]
         self._prompts = torch.tensor(rows, device=device)
         self._copies, self._length = None, length
+        self._padded = not bool(self._mask[:, :length].all())
         for i, layer in enumerate(self._layers):
             states = [None if each is None else each.states[i] for each in kept]
             some = next(each for each in states if each is not None)

@@ -99,7 +99,7 @@ class CausalDecoder:
     def keep(self, rows: Tensor) -> None:
         """Keep the sequences at `rows` (long[K], ascending) and drop the others."""
         self._select(rows)
-        self._padded = self._padded and not bool(self._mask[:, 0].all())
+        self._padded = self._padded and not bool(self._mask[:, : self._length].all())
 
     def _select(self, rows: Tensor) -> None:
         self._cache.reorder_cache(cast("torch.LongTensor", rows))
