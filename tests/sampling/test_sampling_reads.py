@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,12 @@ from rlcore.protocols import Decoder, DecodeStep
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_testing.rig.isolate import call_in_new_process
+from rlcore_testing.rig.pretended_device import LAUNCH, TO_DEVICE, TO_HOST, WAIT, PretendedDevice
+from rlcore_testing.small import make_llama, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.sampling import sampler
 from rlcore_transformers.sampling.draw import chosen_logprobs, draw, restrict
 
@@ -160,3 +166,39 @@ def test_drawing_tokens_reads_nothing_back_from_the_device() -> None:
     wanted = restrict(logits, temperature=0.7, top_k=9, top_p=0.9, forbidden=forbidden, allowed=allowed)
     tokens, logprobs = draw(wanted, torch.empty(4, dtype=torch.float64, device="meta"))
     assert tokens.shape == logprobs.shape == chosen_logprobs(logits, tokens).shape == (4,)
+
+
+def count_on_a_pretended_device(layers: int) -> dict[str, int]:
+    """Return how often something happens on the device while 41 tokens are sampled in place of 9, by its name.
+
+    Prompts have padding, and two are equal.
+    """
+    with PretendedDevice() as device:
+        policy: Any = build_causal_lm(make_llama(layers=layers), CausalLMConfig(), tokenizer=make_tokenizer())
+        policy.to(torch.device("pretended", 0))
+
+        def counted(tokens: int) -> Counter[str]:
+            device.counts.clear()
+            options = SamplingConfig(max_new_tokens=tokens, eos_token_ids=())
+            sample(policy, PROMPTS, options, generator=torch.Generator().manual_seed(3))
+            return Counter({name: device.total(name) for name in (LAUNCH, TO_DEVICE, TO_HOST, WAIT)})
+
+        counted(9)
+        few = counted(9)
+        return dict(counted(41) - few)
+
+
+@pytest.mark.slow
+def test_a_decoded_token_of_a_model_reads_nothing_back_and_launches_a_known_number_of_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # for the new process
+    two, four = (
+        call_in_new_process("test_sampling_reads:count_on_a_pretended_device", {"layers": n}, what="counting")
+        for n in (2, 4)
+    )
+    assert {name: two[name] for name in two if name != LAUNCH} == {TO_HOST: 32 // 8}, "finished sequences alone"
+    of_a_layer = (four[LAUNCH] - two[LAUNCH]) / 32 / 2
+    of_the_rest = two[LAUNCH] / 32 - 2 * of_a_layer
+    assert of_a_layer <= 53, "docs/gpus.md states this number, which may fall"
+    assert of_the_rest <= 52, "docs/gpus.md states this number, which may fall"
