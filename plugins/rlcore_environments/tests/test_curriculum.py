@@ -188,7 +188,9 @@ def test_a_run_shows_its_level_and_its_environment_receives_it(tmp_path: Path) -
     steps = [row for row in lines(result, "metrics.jsonl") if "curriculum/level" in row]
     assert [row["curriculum/level"] for row in steps] == [1.0, 2.0, 3.0, 4.0]
     assert result.metrics["eval/curriculum/level"] == 4.0  # of the row that has no level of its own
-    assert [row["level"] for row in made.received] == [1] * 8 + [2] * 8 + [3] * 8 + [4] * 8 + [4, 2]
+    received = [row["level"] for row in made.received]
+    assert received[:-2] == [1] * 8 + [2] * 8 + [3] * 8 + [4] * 8
+    assert sorted(received[-2:]) == [2, 4]  # threads reset both episodes of the evaluation, in any order
     assert all(f"go {'x' * row['step']}" in row["output"] for row in lines(result, "rollouts.jsonl"))
 
 
