@@ -69,6 +69,8 @@ def hide_keys(text: str, further: Iterable[str] = ()) -> str:
     Keys are the values of environment variables that are named for one, or that an option names (`names_key`), and
     `further` ones.
     """
+    if len(text) < SHORTEST_KEY:
+        return text
     named = (
         value
         for name, value in os.environ.items()

@@ -155,25 +155,27 @@ def heavy_imports(module: str, before: Collection[str]) -> list[str]:
         module: name of the plugin's module, which has been imported.
         before: names of all modules that were imported before it.
     """
-    now = dict(sys.modules)
-    imported = {name for name in HEAVY if name in now and name not in before}
+    new = [name for name in list(sys.modules) if name not in before]
+    imported = set(HEAVY).intersection(new)
     package = module.partition(".")[0]
-    own = {module, *(name for name in now.keys() - set(before) if name.partition(".")[0] == package)}
-    heavy = {id(loaded): top for name, loaded in now.items() if (top := name.partition(".")[0]) in HEAVY}
-    for name in own:
+    for name in {module, *(name for name in new if name.partition(".")[0] == package)}:
+        own = sys.modules.get(name)
         # A module of another type may be lazy: reading its attributes could import its target.
-        if type(now.get(name)) is ModuleType:
-            imported |= {origin for value in list(vars(now[name]).values()) if (origin := _origin(value, heavy))}
+        if type(own) is ModuleType:
+            imported |= {_origin(value) for value in list(vars(own).values())}
     return [name for name in HEAVY if name in imported]
 
 
-def _origin(value: Any, heavy: Mapping[int, str]) -> str:
-    """Return the heavy package that a global is or comes from, or an empty string."""
+def _origin(value: object) -> str:
+    """Return the name of the package that a global is or comes from, or an empty string."""
     # isinstance would read the attribute __class__, which makes a lazy module import its target.
     if issubclass(type(value), type | FunctionType):
-        top = str(value.__module__).partition(".")[0]
-        return top if top in HEAVY else ""
-    return heavy.get(id(value), "")
+        return str(value.__module__).partition(".")[0]
+    if issubclass(type(value), ModuleType):
+        name = object.__getattribute__(value, "__dict__").get("__name__")
+        if sys.modules.get(name) is value:  # a lazy module need not have been imported
+            return str(name).partition(".")[0]
+    return ""
 
 
 @contextmanager

@@ -25,7 +25,10 @@ import torch
 
 LIBRARIES = (
     "torch", "accelerate", "transformers.optimization", "transformers.models.auto.modeling_auto",
-    "transformers.models.auto.tokenization_auto", "transformers.models.gpt2.modeling_gpt2", "deepspeed",
+    "transformers.models.auto.tokenization_auto", "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama", "transformers.models.gpt2.tokenization_gpt2",
+    "transformers.modeling_gguf_pytorch_utils", "transformers.models.auto.processing_auto",
+    "torch.profiler._cupti_monitor", "deepspeed", "cattrs", "structlog",
 )  # fmt: skip
 """Third-party modules that training imports, or saving a model; a run imports any others itself."""
 
@@ -76,6 +79,8 @@ if __name__ == "__main__":
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # deepspeed warns if it finds none
     for library in (*LIBRARIES, *sys.argv[1:]):
         importlib.import_module(library)
+    # Saving a model looks its kind up in a table of 900 regular expressions, which takes long to make.
+    importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("gpt2")
     gc.freeze()  # so that garbage collection in children does not copy the libraries' memory
     asked = serve()
     if asked is not None:
