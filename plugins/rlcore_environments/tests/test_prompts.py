@@ -40,7 +40,7 @@ def test_reset_receives_the_same_row_in_the_episode_as_when_the_prompts_were_rea
     prompts = read_prompts(player, policy, [{"prompt": "a", "level": 1}, {"prompt": "b", "door": "x", "seed": 7}])
     read, made.rows[:] = list(made.rows), []
     player.sampler(Scripted(["x"], ["y"]))(policy, prompts, GEN, row_seeds=[0, 1])  # type: ignore[arg-type]
-    assert made.rows == read
+    assert sorted(made.rows, key=str) == sorted(read, key=str)  # each episode is reset in a thread of its own
     assert [row for row, _ in read] == [{"level": 1}, {"door": "x"}]
     assert read[1][1] == 7
 
