@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from depths import SLOW_LAWS
 from laws_held import assert_kept, law_name
 from sites import installed
-from warm_fixtures import SLOW_LAWS
 
 from rlcore_testing import Law
 from rlcore_testing.law import laws_in

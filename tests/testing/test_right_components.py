@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import pytest
 from components_made import OPTIONS, some
+from depths import SLOW_LAWS
 from dists_made import DISTS
 from laws_held import LAWS, assert_kept, law_called
 from sites import Site, installed
-from warm_fixtures import SLOW_LAWS
 
 from rlcore.plugins.builtin import COMMANDS
 from rlcore_testing import Law

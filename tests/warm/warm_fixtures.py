@@ -5,33 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator, Iterator
 
+import depths
 import pytest
 from warm_python import WarmPython
 from warm_ranks import forking
 
 from rlcore_testing import Case
 from rlcore_testing.rig import isolate
-
-SLOW_LAWS = {
-    "a_bad_number_on_one_rank_stops_the_run_or_is_counted", "a_bad_number_stops_the_run_or_is_counted",
-    "a_spawned_worker_has_the_same_components", "an_accepted_change_has_its_effect", "another_process_same_numbers",
-    "divided_weights_equal_whole_ones", "frequencies_match_the_policy", "host_and_device_do_not_mix", "it_learns",
-    "registering_again_gives_the_same",
-    "resume_is_exact", "two_processes_equal_one", "two_processes_make_the_steps_of_one",
-}  # fmt: skip
-"""Laws of the kit that start processes, or train several times: `make test` leaves them out."""
-NIGHTLY_LAWS = {
-    "a_bad_number_on_one_rank_stops_the_run_or_is_counted": ("sft", "ppo", "grpo"),
-    "an_accepted_change_has_its_effect": ("sft",),
-    "divided_weights_equal_whole_ones": ("sft", "ppo"),
-    "host_and_device_do_not_mix": ("grpo",),
-    "two_processes_make_the_steps_of_one": ("none", "fsdp", "zero3"),
-}
-"""Law → the components for which continuous integration checks it; for others, and for models of T5, it runs at night.
-
-Other laws cover them by day: a bad number in one process, equal results of one process and of two, and for accepted
-changes `tests/laws/test_changed_options.py`.
-"""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,14 +36,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of `SLOW_LAWS` and `NIGHTLY_LAWS`, before tests are selected by their marks."""
+    """Mark tests by the tables of `depths`, before they are selected by their marks."""
     for item in items:
-        given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if not isinstance(item, pytest.Function):
+            continue
+        depths.mark(item)
+        given = item.callspec.params if hasattr(item, "callspec") else {}
         law = given.get("law")
-        if isinstance(law, Case) and law.law.name in NIGHTLY_LAWS:
-            by_day = law.subject.it.name in NIGHTLY_LAWS[law.law.name]
-            item.add_marker(pytest.mark.slow if by_day else pytest.mark.nightly)
-        elif _name(law) in SLOW_LAWS or _name(given.get("case")) in SLOW_LAWS:
+        name = _name(law) or _name(given.get("case"))
+        component = law.subject.component if isinstance(law, Case) else None
+        of = "" if component is None else component.name
+        if of and name in depths.NIGHTLY_LAWS and of not in depths.NIGHTLY_LAWS[name]:
+            item.add_marker(pytest.mark.nightly)
+        elif name in depths.SLOW_LAWS or (
+            name in depths.SLOW_LAWS_OF_FURTHER_TRAINERS and of not in depths.TRAINERS_OF_EVERY_RUN
+        ):
             item.add_marker(pytest.mark.slow)
 
 

@@ -68,8 +68,10 @@ def _run(command: list[str], environment: Mapping[str, str], what: str) -> str:
     return ended.output + ended.errors
 
 
-def _last(output: str, lines: int = 15) -> str:
-    return "\n".join(f"  {line}" for line in output.strip().splitlines()[-lines:])
+def _last(output: str, lines: int = 40) -> str:
+    """Return the end of an output, without the list of compiled modules that ends the traceback of a crash."""
+    said = [line for line in output.strip().splitlines() if not line.startswith("Extension modules:")]
+    return "\n".join(f"  {line}" for line in said[-lines:])
 
 
 def main() -> None:
