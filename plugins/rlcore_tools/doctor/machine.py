@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,7 @@ class Package:
         return f"needs {requirement}, and {state}: pip install '{requirement}'"
 
 
+@cache
 def installed_version(name: str) -> str | None:
     """Return the version of an installed dist, `?` if it has none, or None if there is no such dist."""
     dist = installed_dist(name)
