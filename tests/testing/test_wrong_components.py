@@ -14,7 +14,7 @@ from sites import installed
 
 from rlcore_testing import Subject
 from rlcore_testing.law import laws_in
-from rlcore_testing.laws import architecture_saving, dist, loggers, remote_samplers, submitted_rounds
+from rlcore_testing.laws import architecture_saving, dist, environments, loggers, remote_samplers, submitted_rounds
 from rlcore_testing.rig.reference_transformers import read_folders
 from rlcore_testing.rig.worker import Spawned
 
@@ -31,7 +31,8 @@ FIRST = {(case.kind, case.law): case for case in reversed(WRONG)}
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep laws short: no worker for the components of every installed package, no long wait for threads."""
     monkeypatch.setattr(dist, "worker", Spawned)
-    monkeypatch.setattr(loggers, "GRACE_S", 0.2)
+    for module in (loggers, environments):
+        monkeypatch.setattr(module, "GRACE_S", 0.2)
     yield
     torch.set_grad_enabled(True)
 
@@ -83,6 +84,8 @@ FOLLOWING = {
     ("rows_keep_their_order", "shuffling"), ("rows_do_not_depend_on_each_other", "sorting"),
     ("rows_do_not_depend_on_each_other", "shuffling"), ("padding_with_eos_changes_nothing", "shuffling"),
     ("columns_are_kept", "sorting"), ("columns_are_kept", "shuffling"), ("further_keys_change_nothing", "shuffling"),
+    # by the global generator
+    ("the_source_is_not_changed", "shuffling"),
     # files in another order, and a source that is a name
     ("files_have_the_tokens_of_their_rows", "shuffling"), ("files_have_the_tokens_of_their_rows", "spoiling"),
 }  # fmt: skip

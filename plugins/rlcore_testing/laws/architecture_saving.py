@@ -195,19 +195,21 @@ def loading_raises_the_version(subject: Subject) -> None:
 def plain_transformers_loads_what_was_saved(subject: Subject) -> None:
     """Plain transformers, in a new process without plugins, loads model and tokenizer from a saved folder.
 
-    The model's logits equal the policy's, and no weight is missing or unexpected.
+    It loads an exported folder too. The model's logits equal the policy's, and no weight is missing or unexpected.
     """
     policies = [build(subject, make(), value_head=True, reference=True) for make in examples(subject)]
     with ExitStack() as stack:
         for policy in policies:
             perturb(policy)
-        folders = [str(stack.enter_context(saved(policy))) for policy in policies]
+        folders = [
+            str(stack.enter_context(saved(policy, by))) for policy in policies for by in ("save_pretrained", "export")
+        ]
         found = call_in_new_process(
             "rlcore_testing.rig.reference_transformers:read_folders",
             {"folders": folders, "sequences": [list(each) for each in SEQUENCES], "text": TEXT},
             what="loading a saved folder with transformers alone",
         )
-    for policy, seen in zip(policies, found, strict=True):
+    for policy, seen in zip([each for each in policies for _ in range(2)], found, strict=True):
         for what in ("missing", "unexpected"):
             require(
                 not seen[what],

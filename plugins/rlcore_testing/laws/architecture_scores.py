@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from rlcore.types import Trajectories
 from rlcore_testing.law import LawBroken, Subject, law, require
+from rlcore_testing.rig.isolate import GENERATORS, undisturbed
 from rlcore_testing.rig.policies import CLOSE, build, examples, expected_logprobs, make_dialogues, require_close, score
-from rlcore_testing.small import make_tokenizer
+from rlcore_testing.small import make_tokenizer, tokenizer_settings
 
 ARCHITECTURES = "architectures"
 
@@ -34,7 +36,10 @@ def scores_are_those_of_plain_transformers(subject: Subject) -> None:
 
 @law(ARCHITECTURES)
 def padding_changes_nothing(subject: Subject) -> None:
-    """Log-probs and values of action tokens do not depend on the width of the batch or the side of the padding."""
+    """Log-probs and values of action tokens do not depend on the width of the batch or the side of the padding.
+
+    Nor do they depend on the other sequences: a batch may have one sequence with one action token, or a dozen.
+    """
     for make in examples(subject):
         policy, narrow = build(subject, make(), value_head=True), make_dialogues("right", columns=11)
         expected = score(policy, narrow)
@@ -48,6 +53,46 @@ def padding_changes_nothing(subject: Subject) -> None:
                     f"{name} of the action tokens, padded on {side} to 19 columns,",
                     "keep padding out of attention and positions",
                 )
+        alone = narrow.rows(torch.tensor([2]))
+        many = Trajectories.concat([narrow, narrow, narrow])
+        for batch, rows, what in ((alone, [2], "alone"), (many, list(range(4)) * 3, "of a dozen sequences")):
+            outputs = score(policy, batch)
+            for name in ("logprobs", "values"):
+                found, each = getattr(outputs, name), getattr(expected, name)
+                advice = "keep the shape [B, T] for every number of sequences, and compute all of them"
+                require(
+                    found.shape == batch.tokens.shape, f"{name} {what} have the shape {tuple(found.shape)}; {advice}"
+                )
+                due = torch.cat([each[row][narrow.action_mask[row]] for row in rows])
+                require_close(found[batch.action_mask], due, f"{name} {what}", advice)
+
+
+@law(ARCHITECTURES)
+def scoring_changes_nothing_else(subject: Subject) -> None:
+    """Building and scoring leave the batch, the modes of modules, the tokenizer and the process as they are.
+
+    Of the process, the global random state, torch's default dtype and grad mode, the root logger and the files of the
+    working folder count; building may draw random weights from torch's global generator.
+    """
+    for make in examples(subject):
+        model, tokenizer, batch = make(), make_tokenizer(), make_dialogues("both")
+        settings, before = tokenizer_settings(tokenizer), batch.each(torch.clone)
+        with undisturbed("building", but=GENERATORS[2:]):
+            policy = build(subject, model, tokenizer=tokenizer, value_head=True, reference=True)
+        policy.module.train()
+        modes = [part.training for part in policy.module.modules()]
+        with undisturbed("scoring"):
+            policy.score(batch)
+            policy.reference_score(batch)
+        same = {
+            "the batch": all(
+                getattr(batch, name).equal(getattr(before, name)) for name in ("tokens", "mask", "action_mask", "ended")
+            ),
+            "modes of modules": [part.training for part in policy.module.modules()] == modes,
+            "settings of the tokenizer": tokenizer_settings(tokenizer) == settings,
+        }
+        changed = ", ".join(what for what, is_same in same.items() if not is_same)
+        require(not changed, f"{changed} should be the same after scoring; work on a copy, or restore what was set")
 
 
 @law(ARCHITECTURES)

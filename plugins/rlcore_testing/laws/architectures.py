@@ -47,6 +47,7 @@ from rlcore_testing.laws.architecture_scores import (  # noqa: F401  laws of arc
     optional_outputs_come_on_request,
     padding_changes_nothing,
     scores_are_those_of_plain_transformers,
+    scoring_changes_nothing_else,
     temperature_divides_the_scored_logits,
     values_come_with_a_value_head,
 )

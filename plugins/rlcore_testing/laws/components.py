@@ -39,6 +39,7 @@ ARGUMENTS_WITHOUT_OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]] | N
     "samplers": (("policy", "prompts", "sampling"), ("generator",)),
     "pipelines": (("source", "tokenizer", "config"), ("max_length", "what")),
     "rewards": None,
+    "environments": None,
 }
 """The same for kinds whose components receive only the options if they have any, for components without options."""
 
@@ -129,7 +130,7 @@ def the_target_pickles(subject: Subject) -> None:
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise LawBroken(f"its target does not pickle: {error}; {advice}") from error
     by_name = isinstance(target, type) or hasattr(target, "__qualname__")
-    require(not by_name or again is target, f"its target is another object after pickling; {advice}")
+    require(not by_name or again == target, f"its target is another object after pickling; {advice}")
 
 
 @law(EVERY)

@@ -7,14 +7,16 @@ function of the row and the seed (a static method, in a class) that returns the 
 
 from __future__ import annotations
 
+import copy
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
 from rlcore_testing.law import LawBroken, Subject, law, require
-from rlcore_testing.rig.isolate import at_another_time, call_in_new_process
+from rlcore_testing.rig.isolate import as_second_rank, at_another_time, call_in_new_process, threads_left, undisturbed
 
 if TYPE_CHECKING:
     from rlcore_environments.answers import Factory
@@ -22,13 +24,18 @@ if TYPE_CHECKING:
 ENVIRONMENTS = "environments"
 TURNS = ("1", "yes", "a", "", "no idea", "42", "north", "[x]")
 MOST_TURNS = 64
+GRACE_S = 120.0
+"""Seconds after `close` in which threads may end."""
 SEEDS = (0, 1, 2, 2**62)
 Record = list[Any]
 
 
 @law(ENVIRONMENTS)
 def its_answers_can_be_read(subject: Subject) -> None:
-    """`reset` returns messages, and every `step` one of the forms of a step, with finite rewards."""
+    """`reset` returns messages, and every `step` one of the forms of a step, with finite rewards.
+
+    Lists and mappings in the row, which other episodes of the same row share, do not change.
+    """
     for seed in SEEDS:
         record = _Episode(_factory(subject), subject, seed).play()
         require(len(record) > 1, f"with the seed {seed}, no step was made")
@@ -46,10 +53,12 @@ def the_same_row_and_seed_give_the_same_episode(subject: Subject) -> None:
 
 @law(ENVIRONMENTS)
 def another_process_plays_the_same_episode(subject: Subject) -> None:
-    """A new process, where strings have other hashes, plays the same episode."""
+    """A new process, where strings have other hashes, plays the same episode, on the second of two ranks."""
     arguments = {"name": subject.it.qualified, "options": dict(subject.options), "seed": SEEDS[1]}
     other = call_in_new_process(f"{__name__}:play_alone", arguments, what=f"an episode of {subject.it}")
-    _same(_alone(subject, SEEDS[1]), other, "in another process", "depend on the arguments alone, not on hash()")
+    _same(
+        _alone(subject, SEEDS[1]), other, "in another process", "depend on the arguments alone, not on hash() or RANK"
+    )
 
 
 @law(ENVIRONMENTS)
@@ -81,37 +90,33 @@ def threads_change_nothing(subject: Subject) -> None:
 
 @law(ENVIRONMENTS)
 def global_random_numbers_are_neither_read_nor_changed(subject: Subject) -> None:
-    """An episode does not depend on the global generators of Python, numpy and torch, and leaves them as they are."""
+    """An episode does not depend on the global generators of Python, numpy and torch, and leaves them as they are.
+
+    Nor does it change torch's default dtype or the root logger, or write files into the working folder.
+    """
     import numpy as np
     import torch
-
-    def states() -> tuple[Any, ...]:
-        numbers: Any = np.random.get_state()  # noqa: NPY002  the law is about the global one
-        return random.getstate(), (numbers[1].tolist(), numbers[2]), torch.get_rng_state().tolist()
 
     records = []
     for number in (1, 2):
         random.seed(number)
         np.random.seed(number)  # noqa: NPY002
         torch.manual_seed(number)
-        before = states()
-        records.append(_alone(subject, SEEDS[2]))
-        after = states()
-        names = [name for name, a, b in zip(("random", "numpy", "torch"), before, after, strict=True) if a != b]
-        require(
-            not names,
-            f"an episode changes the global generator of {', '.join(names)}; use one of its own, such as "
-            "random.Random(seed)",
-        )
+        with undisturbed("an episode"):
+            records.append(_alone(subject, SEEDS[2]))
     first, then = records
     _same(first, then, "after other global seeds", "use random.Random(seed)")
 
 
 @law(ENVIRONMENTS)
 def it_can_be_closed_at_any_time(subject: Subject) -> None:
-    """`close()`, if there is one, works before `reset`, after it, after a turn, and after the end."""
-    factory = _factory(subject)
-    for turns in (None, 0, 1, MOST_TURNS):
+    """`close()`, if there is one, works before `reset`, after it, after a turn, and after the end.
+
+    An episode that is over leaves no thread behind, apart from those that the first ones start for all.
+    """
+    factory, threads = _factory(subject), set[threading.Thread]()
+    for turns in (None, 0, 1, MOST_TURNS, MOST_TURNS):
+        threads = set(threading.enumerate())
         episode = _Episode(factory, subject, SEEDS[0], begins=turns is not None)
         for _ in range(turns or 0):
             episode.advance()
@@ -120,6 +125,8 @@ def it_can_be_closed_at_any_time(subject: Subject) -> None:
         except Exception as error:
             when = "before reset" if turns is None else f"after {turns} turns"
             raise LawBroken(f"close() {when} raised {describe_error(error)}; it is called whatever happened") from error
+    left = threads_left(threads, GRACE_S)
+    require(not left, f"an episode leaves the threads {', '.join(left)} running; end them in close()")
 
 
 def _states_no_limit(subject: Subject) -> bool:
@@ -142,7 +149,8 @@ def play_alone(name: str, options: dict[str, Any], seed: int) -> Record:
     from rlcore.plugins.registry import all_registries
 
     component = all_registries().environments.get(name)
-    return _alone(Subject(component.dist, (), component, options), seed)
+    with as_second_rank():
+        return _alone(Subject(component.dist, (), component, options), seed)
 
 
 def _alone(subject: Subject, seed: int) -> Record:
@@ -171,6 +179,7 @@ class _Episode:
         self._most = min(factory.max_turns or MOST_TURNS, MOST_TURNS)
         self._tools, self._seed, self._index = bool(factory.tools), seed, 0
         self._environment: Any = check_environment(factory.make(), factory)
+        self._row, self._row_before = row, copy.deepcopy(row)
         self.goes_on, self.record = begins, Record()
         if begins:
             self._begin(row)
@@ -205,6 +214,10 @@ class _Episode:
         close = getattr(self._environment, "close", None)
         if callable(close):
             finished(close())
+        require(
+            repr(self._row) == repr(self._row_before),
+            f"an episode changes its row from {self._row_before!r:.120} to {self._row!r:.120}; work on a copy",
+        )
         found: Record = _plain(self.record)
         return found
 

@@ -40,7 +40,7 @@ def loading_restores_everything(subject: Subject) -> None:
 
 @law(LEARNERS)
 def an_exported_folder_can_be_trained_again(subject: Subject) -> None:
-    """`export` writes a folder from which the architecture builds a model."""
+    """`export` writes a folder from which the architecture builds a model with the same weights."""
     one = _build(subject)
     _perturb(one)
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as parent:
@@ -50,6 +50,9 @@ def an_exported_folder_can_be_trained_again(subject: Subject) -> None:
         {*dict(again.module.named_parameters())} == {*dict(one.module.named_parameters())},
         "a model built from the exported folder should have the same parameters; it has others",
     )
+    weights = dict(again.module.named_parameters())
+    off = [name for name, weight in one.module.named_parameters() if not weight.equal(weights[name])]
+    require(not off, f"the exported folder should have the present weights; {', '.join(off[:3])} differ: write them")
 
 
 @law(LEARNERS)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from rlcore.settings import TrainConfig
 from rlcore_testing.law import Subject, law, require
+from rlcore_testing.rig.isolate import FILES, threads_left, undisturbed
 from rlcore_testing.rig.logger_runs import (
     CHAT,
     MARKS,
@@ -84,9 +85,12 @@ def completions_of_any_kind_are_accepted(subject: Subject) -> None:
 
 @law(LOGGERS)
 def arguments_are_not_changed(subject: Subject) -> None:
-    """A logger does not change the metrics and rows it receives: other loggers receive the same objects."""
+    """A logger does not change the metrics and rows it receives: other loggers receive the same objects.
+
+    Nor does it change the global random state or the root logger.
+    """
     metrics, rows = dict(USUAL), [dict(row) for row in ROWS[::2]]
-    with closing(subject) as (logger, run):
+    with undisturbed("it", but=[FILES]), closing(subject) as (logger, run):
         with accepting("metrics"):
             logger.metrics(1, metrics)
         with accepting("completions"):
@@ -148,14 +152,15 @@ def close_releases_files_and_threads(subject: Subject) -> None:
         with opened(subject) as (logger, run):
             spend(logger, run, crash=crash)
             after = " after a crash" if crash else ""
-            open_files, left = _open_files([run.dir.parent, *_outside(subject, run)]), _left(threads)
+            open_files = _open_files([run.dir.parent, *_outside(subject, run)])
+            left = threads_left(threads, GRACE_S)
             require(not open_files, f"it leaves {', '.join(open_files)} open{after}; close files in close()")
             require(not left, f"it leaves the threads {', '.join(left)} running{after}; end them in close()")
 
 
 @law(LOGGERS)
 def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
-    """Metrics are in a logger's files, and a second logger for the folder, as in a resumed run, keeps them.
+    """Metrics of steps and evaluations are in a logger's files, and a second one, as in a resumed run, keeps them.
 
     A logger whose metrics are in a service, or in a database that several runs share, sets `keeps_elsewhere = True`.
     """
@@ -168,7 +173,7 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
             places = [run.dir.parent, *_outside(subject, run)]
             marks = _marks(places) if elsewhere or not closed else _marks_once_written(places)
             before = _sizes(places)
-            unread = ", ".join(f"step {i + 1}" for i, mark in enumerate(MARKS) if mark not in marks)
+            unread = ", ".join(what for mark, what in MARKS.items() if mark not in marks)
             require(
                 elsewhere or not (closed and before and unread),
                 f"it leaves files, but the metrics of {unread} are in none, as text, as binary numbers or in a "
@@ -185,7 +190,7 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
             require(
                 not lost, f"{', '.join(lost)} is smaller or missing after a run whose logger was {how} resumes; append"
             )
-            gone = ", ".join(f"step {MARKS.index(mark) + 1}" for mark in marks if mark not in _marks(places))
+            gone = ", ".join(MARKS[mark] for mark in marks if mark not in _marks(places))
             require(not gone, f"metrics of {gone} are gone after a run whose logger was {how} resumes; append")
             if not closed:
                 with accepting("closing the first logger late"):
@@ -215,14 +220,6 @@ def _open_files(places: Sequence[Path]) -> list[str]:
             target = handle.readlink()
             names += [target.name] if any(target.is_relative_to(place.resolve()) for place in places) else []
     return names
-
-
-def _left(before: set[threading.Thread]) -> list[str]:
-    """Return the names of new threads that are still alive after GRACE_S."""
-    deadline = time.monotonic() + GRACE_S
-    while (more := set(threading.enumerate()) - before) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return sorted(thread.name for thread in more)
 
 
 def _sizes(places: Sequence[Path]) -> Mapping[Path, int]:

@@ -44,7 +44,7 @@ def parameter_groups_are_kept(subject: Subject) -> None:
 
 @law(OPTIMIZERS)
 def steps_lower_a_convex_loss(subject: Subject) -> None:
-    """A few steps with a learning rate of 0.01 decrease a quadratic loss."""
+    """A few steps with a learning rate of 0.01 decrease a quadratic loss; parameters in bfloat16 stay so."""
     parameters = _parameters()
     optimizer, before = _build(subject, parameters), _loss(parameters).item()
     _step(optimizer, parameters, STEPS)
@@ -54,23 +54,26 @@ def steps_lower_a_convex_loss(subject: Subject) -> None:
         f"the loss should fall from {before:.6g} in {STEPS} steps; it is {after:.6g}; step against the gradient, "
         "in proportion to lr",
     )
+    parameters = [torch.nn.Parameter(each.detach().bfloat16()) for each in _parameters()]
+    _step(_build(subject, parameters), parameters, 1)
+    kinds = {each.dtype for each in parameters}
+    require(kinds == {torch.bfloat16}, f"parameters in bfloat16 should stay so; they are {kinds}; change them in place")
 
 
 @law(OPTIMIZERS)
 def a_learning_rate_of_zero_changes_nothing(subject: Subject) -> None:
-    """A step uses the current `lr` of each group, which schedules set: with `lr` 0 no parameter changes."""
-    parameters = _parameters()
-    optimizer = _build(subject, parameters)
-    _step(optimizer, parameters, 3)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    before = _copies(parameters)
-    _step(optimizer, parameters, 3)
-    for shape, was, now in zip(SHAPES, before, parameters, strict=True):
+    """A step uses the current `lr` of each group, which schedules set: with `lr` 0 no parameter of it changes."""
+    for which in (0, 1):
+        parameters = _parameters()
+        optimizer = _build(subject, parameters)
+        _step(optimizer, parameters, 3)
+        optimizer.param_groups[which]["lr"] = 0.0
+        was, now = _copies(parameters)[which], parameters[which]
+        _step(optimizer, parameters, 3)
         moved = float((now.detach() - was).abs().max())
         require(
             torch.equal(now.detach(), was),
-            f"with lr = 0 in every group a parameter of shape {list(shape)} should not change; it changes by "
+            f"with lr = 0 in its group a parameter of shape {list(SHAPES[which])} should not change; it changes by "
             f"{moved:.1e}; read group['lr'] at each step",
         )
 

@@ -21,7 +21,7 @@ from rlcore.components import describe_error
 from rlcore.config import structure
 from rlcore.errors import DataError
 from rlcore_testing.law import LawBroken, Subject, law, require
-from rlcore_testing.rig.isolate import at_another_time
+from rlcore_testing.rig.isolate import at_another_time, undisturbed
 
 PIPELINES = "pipelines"
 MAX_LENGTH = 64
@@ -31,6 +31,11 @@ PAIRS = (
 )  # fmt: skip
 FURTHER = "further_key"
 """Key of a row that no pipeline reads."""
+PROMPTED: tuple[Sequence[Any], ...] = (
+    [["ab", "cd"], ["xyz", "cd"]],
+    [{"prompt": "ab", "output": "cd"}, {"prompt": "xyz", "output": "cd"}],
+)
+"""Rows with the same output to different prompts."""
 FORMS: tuple[Sequence[Any], ...] = (
     [prompt for prompt, _ in PAIRS],
     [list(pair) for pair in PAIRS],
@@ -52,7 +57,8 @@ def entries_are_complete(subject: Subject) -> None:
     """A prompt has text, tokens and columns.
 
     A demonstration, and each sequence of a row of another form, has tokens and an `action_mask` of the same length,
-    which is False for the first token and True for some other.
+    which is False for the first token and True for some other. In a row of a prompt and an output, no token of the
+    prompt is True.
     """
     from rlcore.types import Prompt
 
@@ -72,6 +78,14 @@ def entries_are_complete(subject: Subject) -> None:
         )
         require(not mask[0], f"entry {i} marks its first token, which no logits predict; set it to False")
         require(any(mask), f"entry {i} marks no token, so it has no loss; raise a DataError that names the row")
+    for rows in PROMPTED:
+        made = _attempt(subject, rows)
+        chosen = [_chosen(entry) for entry in made] if isinstance(made, list) else []
+        require(
+            chosen[1:] == chosen[:-1],
+            f"the rows {rows} have the same output, but not the same tokens that are marked: {chosen}; mark the output "
+            "alone",
+        )
 
 
 @law(PIPELINES)
@@ -116,11 +130,21 @@ def same_rows_same_entries(subject: Subject) -> None:
 
 @law(PIPELINES)
 def the_source_is_not_changed(subject: Subject) -> None:
-    """A pipeline does not change its rows."""
+    """A pipeline does not change its rows, nor the tokenizer, which the policy and others use too.
+
+    It does not change the global random state, torch's default dtype or the root logger, and writes no file into the
+    working folder.
+    """
+    from rlcore_testing.small import make_tokenizer, tokenizer_settings
+
     rows = _rows(subject)
-    given = copy.deepcopy(rows)
-    _call(subject, given)
+    given, tokenizer = copy.deepcopy(rows), make_tokenizer()
+    before = tokenizer_settings(tokenizer)
+    with undisturbed("it"):
+        _call(subject, given, tokenizer=tokenizer)
     require(list(given) == list(rows), f"it changes a row to {_first_change(rows, given)}; work on a copy")
+    changed = [f"{name} to {now!r}" for name, now in tokenizer_settings(tokenizer).items() if now != before[name]]
+    require(not changed, f"it changes the tokenizer's {', '.join(changed)}; pass such options to its call, or copy it")
 
 
 @law(PIPELINES)
@@ -310,11 +334,12 @@ def _call(
     max_length: int = MAX_LENGTH,
     what: str = "prompts",
     pad_is_eos: bool = False,
+    tokenizer: Any = None,
 ) -> list[Any]:
     from rlcore.settings import DataConfig
     from rlcore_testing.small import make_tokenizer
 
-    tokenizer = make_tokenizer(pad_is_eos=pad_is_eos)
+    tokenizer = tokenizer or make_tokenizer(pad_is_eos=pad_is_eos)
     data = structure(DataConfig, subject.sections.get("data", {}), where="config", path="data")
     return list(_pipeline(subject)(rows, tokenizer, data, max_length=max_length, what=what))
 
@@ -333,6 +358,12 @@ def _sequences(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         found = [entry] if isinstance(entry, Prompt) else sequences_of(entry)
         require(bool(found), f"entry {i} is {entry!r:.80}, without a `Sample` among its fields")
         yield from ((i, each) for each in found)
+
+
+def _chosen(entry: Any) -> list[int]:
+    """Return the tokens that a demonstration marks; none of a prompt or a row of another form."""
+    mask: Sequence[bool] = getattr(entry, "action_mask", ())
+    return [token for token, is_chosen in zip(getattr(entry, "tokens", ()), mask, strict=False) if is_chosen]
 
 
 def _plain(entry: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import RewardError
 from rlcore_testing.law import LawBroken, Subject, law, require
-from rlcore_testing.rig.isolate import at_another_time, call_in_new_process
+from rlcore_testing.rig.isolate import as_second_rank, at_another_time, call_in_new_process, undisturbed
 
 if TYPE_CHECKING:
     from rlcore.types import Prompt
@@ -23,6 +23,8 @@ OUTPUTS = (
     "yes, thanks", "No!", "please", "42", "-7.5", " ", "a b c", "the end.\n", "e = mc²", "naïve 🙂", "no no", "ab",
 )  # fmt: skip
 ANSWERS = ("4", "42", "7", "0", "1", "12")
+OTHERS = (*ANSWERS[4:], *ANSWERS[:4])
+"""The same, of which two are in their outputs, as the right answers of a task are."""
 KNOWN = ("samples", "prompts", "outputs", "messages", "output_tokens", "tokenizer")
 TOLERANCE = 1e-5
 """Relative tolerance; a reward may be the output of a model in float32, which depends a little on its batch."""
@@ -45,8 +47,13 @@ def some_output_gets_a_number(subject: Subject) -> None:
 
 @law(REWARDS)
 def same_inputs_same_numbers(subject: Subject) -> None:
-    """Two calls with the same inputs, the second in another year, return the same numbers: runs are reproducible."""
-    first = _scores(subject, OUTPUTS)
+    """Two calls with the same inputs, the second in another year, return the same numbers: runs are reproducible.
+
+    A call does not change the global random state, torch's default dtype or the root logger, and writes no file into
+    the working folder.
+    """
+    with undisturbed("it"):
+        first = _scores(subject, OUTPUTS)
     _compare(first, _scores(subject, OUTPUTS), OUTPUTS, "in a second call", "use no random numbers")
     with at_another_time():
         _compare(first, _scores(subject, OUTPUTS), OUTPUTS, "at another time", "do not read the clock")
@@ -54,11 +61,17 @@ def same_inputs_same_numbers(subject: Subject) -> None:
 
 @law(REWARDS)
 def another_process_same_numbers(subject: Subject) -> None:
-    """A reward returns the same numbers in a new process, where strings have other hashes."""
+    """A reward returns the same numbers in a new process, where strings have other hashes, on the second of two ranks.
+
+    That process scores the outputs beside other columns first, this one afterwards: no number is remembered by the
+    output alone.
+    """
     arguments = {"name": subject.it.qualified, "options": dict(subject.options)}
-    other = call_in_new_process(f"{__name__}:call_reward", arguments, what=f"calling {subject.it}")
-    advice = "depend on the inputs alone, not on hash() or the order of a set"
-    _compare(_scores(subject, OUTPUTS), other, OUTPUTS, "in another process", advice)
+    others = call_in_new_process(f"{__name__}:call_reward", arguments, what=f"calling {subject.it}")
+    advice = "depend on the inputs alone, not on hash(), the order of a set, RANK, or what was scored before"
+    own = [_scores(subject, OUTPUTS, answers=answers) for answers in (ANSWERS, OTHERS)]
+    for mine, found in zip(own, others, strict=True):
+        _compare(mine, found, OUTPUTS, "in another process", advice)
 
 
 @law(REWARDS)
@@ -114,12 +127,14 @@ def it_scores_again_after_close(subject: Subject) -> None:
     _compare(before, after, OUTPUTS, "after close()", "start anew when called after close()")
 
 
-def call_reward(name: str, options: dict[str, Any]) -> list[float | None]:
-    """Score OUTPUTS with the reward `name`; runs in the process of `another_process_same_numbers`."""
+def call_reward(name: str, options: dict[str, Any]) -> list[list[float | None]]:
+    """Score OUTPUTS beside the ANSWERS and the OTHERS; runs in `another_process_same_numbers`."""
     from rlcore.plugins.registry import all_registries
 
     component = all_registries().rewards.get(name)
-    return _scores(Subject(component.dist, (), component, options), OUTPUTS)
+    subject = Subject(component.dist, (), component, options)
+    with as_second_rank():
+        return [_scores(subject, OUTPUTS, answers=answers) for answers in (OTHERS, ANSWERS)][::-1]
 
 
 def _function(subject: Subject) -> Any:
@@ -146,16 +161,19 @@ def _scores(
     *,
     order: Sequence[int] | None = None,
     columns: dict[str, Any] | None = None,
+    answers: Sequence[str] = ANSWERS,
     function: Any = None,
 ) -> list[float | None]:
     """Return the reward's number for each output, or for those at `order`; `function` was built before.
+
+    The columns that the reward requires have the `answers`.
 
     For a reward of other outputs than text, its own examples stand for `outputs`.
     """
     from rlcore_testing.small import make_tokenizer
 
     order = range(len(outputs)) if order is None else order
-    prompts, texts = _prompts(subject, order, columns or {}), [outputs[i] for i in order]
+    prompts, texts = _prompts(subject, order, columns or {}, answers), [outputs[i] for i in order]
     examples, rewards = getattr(subject.it.target(), "example_outputs", None), _rewards(subject, function=function)
     try:
         if examples is not None:
@@ -174,13 +192,13 @@ def _at(values: Any, order: Sequence[int]) -> Any:
     return [values[i] for i in order] if isinstance(values, list) else values[list(order)]
 
 
-def _prompts(subject: Subject, order: Sequence[int], columns: dict[str, Any]) -> list[Prompt]:
+def _prompts(subject: Subject, order: Sequence[int], columns: dict[str, Any], answers: Sequence[str]) -> list[Prompt]:
     """Return a prompt for each number, with the columns that the reward requires."""
     from rlcore.types import Prompt
 
     needed = _columns(_function(subject))
     return [
-        Prompt(f"prompt {i}: ", (1, 2, i), {**{name: ANSWERS[i % len(ANSWERS)] for name in needed}, **columns})
+        Prompt(f"prompt {i}: ", (1, 2, i), {**{name: answers[i % len(answers)] for name in needed}, **columns})
         for i in order
     ]
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from rlcore.errors import ConfigError
 from rlcore.sampling import derive_seeds
 from rlcore_testing.law import LawBroken, Subject, law, require
+from rlcore_testing.rig.isolate import undisturbed
 from rlcore_testing.rig.reference_transformers import continue_greedily, next_logprobs
 from rlcore_testing.rig.sampler_calls import (
     ENDING,
@@ -106,13 +107,18 @@ def top_p_samples_the_likeliest(subject: Subject) -> None:
 
 @law(SAMPLERS)
 def only_the_generator_matters(subject: Subject) -> None:
-    """The same state of `generator` gives the same tokens, independent of the global random state."""
+    """The same state of `generator` gives the same tokens, independent of the global random state.
+
+    Sampling changes neither this state nor torch's default dtype or the root logger, and writes no file into the
+    working folder.
+    """
     outputs = []
     for seed in range(2):
         torch.manual_seed(seed)
         policy = make_policy()
         torch.manual_seed(seed)
-        outputs.append(draw(subject, policy, make_prompts(TEXTS)).action_tokens)
+        with undisturbed("sampling with a generator"):
+            outputs.append(draw(subject, policy, make_prompts(TEXTS)).action_tokens)
     require(
         outputs[0] == outputs[1],
         f"two calls with generators of the same seed should sample the same; they sampled {outputs[0]} and "

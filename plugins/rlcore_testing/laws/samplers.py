@@ -45,7 +45,7 @@ from rlcore_testing.rig.sampler_calls import (
     make_prompts,
     make_sampler,
 )  # fmt: skip
-from rlcore_testing.small import LETTERS, make_gpt2, make_llama
+from rlcore_testing.small import LETTERS, make_gpt2, make_llama, tokenizer_settings
 from rlcore_transformers.models.policy import ModelPolicy
 
 SAMPLERS = "samplers"
@@ -122,14 +122,15 @@ def tensors_have_the_right_dtype_and_shape(subject: Subject) -> None:
 def logprobs_are_tempered_only(subject: Subject) -> None:
     """A column `logprobs` holds log softmax(logits / temperature) of the sampled tokens, within 1e-4.
 
-    The logits are those of plain transformers. Top-k and top-p do not change this column; greedy sampling has
-    temperature 1 here.
+    The logits are those of plain transformers. Top-k, top-p and `min_new_tokens` do not change this column; greedy
+    sampling has temperature 1 here.
     """
     tried: tuple[dict[str, Any], ...] = (
         {},
         {"temperature": 0.7},
         {"temperature": 1.4, "top_k": 8, "top_p": 0.95},
         {"temperature": 0.0},
+        {"min_new_tokens": 4, "eos_token_ids": ENDING},
     )
     for make in (make_gpt2, make_llama):
         for options in tried:
@@ -245,19 +246,30 @@ def stop_sequences_end(subject: Subject) -> None:
 
 @law(SAMPLERS)
 def it_follows_the_weights(subject: Subject) -> None:
-    """After an update or a load the sampler samples from the new weights; both raise `policy.version`."""
+    """After an update or a load the sampler samples from the new weights; both raise `policy.version`.
+
+    This holds for greedy sampling too.
+    """
     policy, prompts, sampler = make_policy(), make_prompts(TEXTS * 2), make_sampler(subject)  # one, as in a run
+
+    def sampled(policy: ModelPolicy, sampler: Any = None) -> list[list[list[int]]]:
+        return [
+            draw(subject, policy, prompts, sampler=sampler, temperature=temperature).action_tokens
+            for temperature in (1.0, 0.0)
+        ]
+
     with saved(policy) as start:
-        first = draw(subject, policy, prompts, sampler=sampler).action_tokens
+        first = sampled(policy, sampler)
         perturb(policy)
-        second = draw(subject, policy, prompts, sampler=sampler).action_tokens
+        second = sampled(policy, sampler)
         fresh = make_policy()
         with saved(policy) as changed:
             fresh.load_pretrained(changed)
-        _require_new(second, draw(subject, fresh, prompts).action_tokens, first, "after an update of the policy")
+        for seen, expected, stale in zip(second, sampled(fresh), first, strict=True):
+            _require_new(seen, expected, stale, "after an update of the policy")
         policy.load_pretrained(start)
-        third = draw(subject, policy, prompts, sampler=sampler).action_tokens
-        _require_new(third, first, second, "after `policy.load_pretrained`")
+        for seen, expected, stale in zip(sampled(policy, sampler), first, second, strict=True):
+            _require_new(seen, expected, stale, "after `policy.load_pretrained`")
 
 
 def _require_new(seen: list[list[int]], expected: list[list[int]], stale: list[list[int]], when: str) -> None:
@@ -293,7 +305,10 @@ def it_samples_again_after_close(subject: Subject) -> None:
 
 @law(SAMPLERS)
 def the_policy_is_not_changed(subject: Subject) -> None:
-    """Sampling does not change any module's mode, any parameter, `requires_grad` or gradient, or torch's grad mode."""
+    """Sampling does not change any module's mode, any parameter, `requires_grad` or gradient, or torch's grad mode.
+
+    Nor does it change settings of the policy's tokenizer.
+    """
     policy = make_policy(value_head=True)
     parts, parameters = list(policy.module.modules()), list(policy.module.parameters())
     policy.module.train()
@@ -307,7 +322,7 @@ def the_policy_is_not_changed(subject: Subject) -> None:
     for what, state in _condition(policy).items():
         require(
             state == before[what],
-            f"{what} of the policy's module should be the same after sampling; they are not; restore them "
+            f"{what} of the policy should be the same after sampling; they are not; restore them "
             "(`rlcore.ops.eval_mode` restores modes)",
         )
 
@@ -315,6 +330,7 @@ def the_policy_is_not_changed(subject: Subject) -> None:
 def _condition(policy: ModelPolicy) -> dict[str, Any]:
     parameters = list(policy.module.parameters())
     return {
+        "settings of the tokenizer": list(tokenizer_settings(policy.tokenizer).items()),
         "modes": [part.training for part in policy.module.modules()],
         "requires_grad": [p.requires_grad for p in parameters],
         "gradients": [p.grad for p in parameters],

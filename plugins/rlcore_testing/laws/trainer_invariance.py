@@ -10,6 +10,7 @@ import torch
 from rlcore.types import Sample, Trajectories
 from rlcore_testing.law import LawBroken, Subject, law
 from rlcore_testing.rig.compare_runs import check_close, check_equal
+from rlcore_testing.rig.isolate import GENERATORS, at_another_time, undisturbed
 from rlcore_testing.rig.runs import (
     INPUTS,
     FinishedRun,
@@ -49,15 +50,21 @@ def _learns_from_what_the_kit_has(subject: Subject) -> bool:
 
 @law("trainers")
 def same_seed_same_numbers(subject: Subject) -> None:
-    """Two runs with the same seed are bit-identical, whatever the global random state before each."""
+    """Two runs with the same seed are bit-identical, whatever the global random state and the date before each.
+
+    A run writes no file into the working folder, and leaves torch's default dtype, its grad mode and the root logger as
+    they are.
+    """
     with TemporaryDirectory() as root:
         one, other = (Tiny.of(subject, root, name=name, model="gpt2") for name in ("one", "other"))
-        run(one)
+        with undisturbed("a run", but=GENERATORS):
+            run(one)
         torch.manual_seed(4711)
-        run(other)
+        with at_another_time():
+            run(other)
         check_equal(
-            one, other, "Look for a generator that run.config.run.seed does not seed, and for module state left over "
-            "from the previous run",
+            one, other, "Look for a generator that run.config.run.seed does not seed, for the clock, which is another "
+            "year's in the second run, and for module state left over from the first",
         )  # fmt: skip
 
 

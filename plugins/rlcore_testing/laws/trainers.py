@@ -48,6 +48,7 @@ from rlcore_testing.laws.trainer_scores import (  # noqa: F401  the same
 )
 from rlcore_testing.rig.compare_runs import check_equal, difference, steps
 from rlcore_testing.rig.runs import FinishedRun, Tiny, reads_tokens, run, run_in_new_process
+from rlcore_testing.rig.watch import GradientWatch
 
 CHECKPOINT_AT_END = {"checkpoint": {"at_end": True}}
 RESUME = {"run": {"resume": "auto"}}
@@ -121,9 +122,23 @@ def losses_are_finite(subject: Subject) -> None:
 
 @law("trainers")
 def every_trainable_parameter_changes(subject: Subject) -> None:
-    """A few steps change every parameter of `policy().module` that requires a gradient."""
+    """A few steps change every parameter of `policy().module` that requires a gradient.
+
+    Where a loss depends on log-probs that `policy.score` returns, it depends on that of the first chosen token of some
+    sequence, and on that of the last, such as EOS. `policy()` returns the same object in every call.
+    """
     with TemporaryDirectory() as root:
-        ran = run(Tiny.of(subject, root))
+        ran = run(Tiny.of(subject, root), GradientWatch)
+    assert isinstance(ran.watch, GradientWatch)  # noqa: S101  for the type checker
+    for place, is_learned in ran.watch.learned.items():
+        if not is_learned:
+            raise LawBroken(
+                f"expected a loss of log-probs to depend on that of the {place} chosen token of some sequence; its "
+                "gradient is 0 in every step. Column t of log-probs and of `action_mask` is about token t: do not "
+                "shift them against each other, and keep EOS, the last chosen token, in the loss"
+            )
+    if ran.watch.trainer.policy() is not ran.watch.trainer.policy():
+        raise LawBroken("expected policy() to return the same object in every call; keep what run.build returned")
     still = [name for name, weight in _trained(ran) if weight.requires_grad and ran.watch.before[name].equal(weight)]
     if still:
         raise LawBroken(

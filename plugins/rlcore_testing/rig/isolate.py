@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import random
 import signal
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 from types import FrameType
@@ -24,8 +25,11 @@ from rlcore_testing.law import LawBroken
 TIMEOUT_S = 180.0
 TIME_LIMIT_S = 600.0
 """Time limit of a law, far above what any law takes; it ends a trainer that never yields."""
-AHEAD = timedelta(days=395, hours=13, minutes=17, seconds=11)
-"""How far `at_another_time` sets the clock ahead: to another year, month, day of the week and half of the day."""
+AHEAD = timedelta(days=410, hours=13, minutes=17, seconds=11)
+"""How far `at_another_time` sets the clock ahead: to another year, month, day of the month and of the week, and half of
+the day, whatever the date is."""
+FILES, ROOT_LOGGER = "the working folder", "the root logger"
+GENERATORS = tuple(f"the global random state of {name}" for name in ("python", "numpy", "torch"))
 
 
 def call_in_new_process(function: str, arguments: Mapping[str, Any], *, what: str) -> Any:
@@ -96,6 +100,85 @@ def isolated() -> Iterator[None]:
             stack.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(torch.float32)
         yield
+
+
+@contextlib.contextmanager
+def undisturbed(what: str, *, but: Collection[str] = ()) -> Iterator[None]:
+    """Require the block to leave the process as it is, in a working folder that is empty.
+
+    Compared are FILES in that folder, the GENERATORS, the ROOT_LOGGER, and torch's default dtype and grad mode.
+
+    Args:
+        what: what is called in the block, for the message.
+        but: what may change; with FILES, the working folder stays the present one.
+
+    Raises:
+        LawBroken: something changed.
+    """
+    home = Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
+        try:
+            if FILES not in but:
+                os.chdir(folder)
+            _draw()  # so that a generator that was seeded before, and is seeded alike in the block, changes
+            before = _process_state()
+            yield
+            after = _process_state()
+            files = [] if FILES in but else sorted(path.name for path in Path(folder).iterdir())
+        finally:
+            os.chdir(home)
+    changed = [name for name in before if name not in but and before[name] != after[name]]
+    if files:
+        raise LawBroken(f"{what} writes {', '.join(files[:3])} into the working folder; write nothing, or to a place "
+                        "that the user chooses")  # fmt: skip
+    if changed:
+        raise LawBroken(
+            f"{what} changes {' and '.join(changed)}, on which everything else in the process depends; use a generator "
+            "of its own, such as random.Random(seed), and restore what is set for a while"
+        )
+
+
+def _draw() -> None:
+    """Draw a number from each of the GENERATORS."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    random.random()  # noqa: S311  no secret
+    if numpy is not None:
+        numpy.random.random()
+    if torch is not None:
+        torch.rand(())
+
+
+def _process_state() -> dict[str, Any]:
+    """Return what `undisturbed` compares, without what modules have that are not imported yet."""
+    numpy, torch, root = sys.modules.get("numpy"), sys.modules.get("torch"), logging.getLogger()
+    state: dict[str, Any] = {GENERATORS[0]: random.getstate(), ROOT_LOGGER: (root.level, tuple(root.handlers))}
+    state[GENERATORS[1]] = None if numpy is None else repr([each.tolist() if hasattr(each, "tolist") else each
+                                                            for each in numpy.random.get_state()])  # fmt: skip
+    if torch is not None:
+        state[GENERATORS[2]] = torch.get_rng_state().tolist()
+        state["torch's default dtype"], state["torch's grad mode"] = torch.get_default_dtype(), torch.is_grad_enabled()
+    return state
+
+
+@contextlib.contextmanager
+def as_second_rank() -> Iterator[None]:
+    """Set the environment variables of the second of two processes in the block, without its communication."""
+    before = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    os.environ.update(RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
+
+
+def threads_left(before: Collection[threading.Thread], limit_s: float) -> list[str]:
+    """Return the names of threads that are not among those `before` and are still alive after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while (more := set(threading.enumerate()) - set(before)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return sorted(thread.name for thread in more)
 
 
 @contextlib.contextmanager

@@ -31,8 +31,9 @@ ROWS = (
 """Rows of an evaluation, as `rlcore.training.evaluate` makes them; None is a missing score."""
 CHAT: dict[str, Any] = {**ROWS[0], "messages": [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]}
 """The row of a conversation."""
-MARKS = ("0.7312451", "0.7312452")
-"""The loss in steps 1 and 2, whose digits are in no other number: text files that contain them must keep them."""
+MARKS = {"0.7312451": "step 1", "0.7312452": "step 2", "0.7312453": "the evaluation"}
+"""The loss in two steps and the mean reward of an evaluation, whose digits are in no other number: what is logged must
+be found again."""
 RUN = "run-1"
 """Name of the run's folder, which is in a folder of its own."""
 
@@ -119,11 +120,12 @@ def accepting(what: str) -> Iterator[None]:
 
 
 def log_usually(logger: Any, run: RunStub) -> None:
-    """Log two steps, whose losses are MARKS, an evaluation and completions."""
-    for step, mark in enumerate(MARKS, start=1):
+    """Log two steps, an evaluation, which have the MARKS, and completions."""
+    *losses, reward = map(float, MARKS)
+    for step, loss in enumerate(losses, start=1):
         run.step = step
-        logger.metrics(step, {**USUAL, "loss/policy": float(mark)})
-    logger.metrics(2, {"eval/reward/mean": 0.5})
+        logger.metrics(step, {**USUAL, "loss/policy": loss})
+    logger.metrics(2, {"eval/reward/mean": reward})
     logger.completions(2, [dict(row) for row in ROWS])
 
 

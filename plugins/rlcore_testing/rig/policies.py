@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -170,12 +170,12 @@ def perturb(policy: Learner) -> None:
 
 
 @contextmanager
-def saved(policy: Learner) -> Iterator[Path]:
+def saved(policy: Learner, by: Literal["save_pretrained", "export"] = "save_pretrained") -> Iterator[Path]:
     """Save a policy in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as parent:
         folder = Path(parent) / "model"
         folder.mkdir()
-        policy.save_pretrained(folder)
+        getattr(policy, by)(folder)
         yield folder
 
 

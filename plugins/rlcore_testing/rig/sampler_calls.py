@@ -106,14 +106,17 @@ def draw(
     sampler: Any = None,
     **options: Any,
 ) -> Trajectories:
-    """Call the sampler under test, or `sampler`, with the given sampling options and a generator, or its seed."""
+    """Call the sampler under test, or `sampler`, with the given sampling options and a generator, or its seed.
+
+    It receives a list of its own, so that laws see a sampler that sorts the prompts in place.
+    """
     sampler = sampler or make_sampler(subject)
     if isinstance(generator, int):
         generator = torch.Generator().manual_seed(generator)
     sampling = SamplingConfig(**{"max_new_tokens": 8, **options})
     given = {"row_seeds": row_seeds, "logit_mask": logit_mask}
     given = {name: value for name, value in given.items() if value is not None}
-    batch: Trajectories = sampler(policy, prompts, sampling, generator=generator, **given)
+    batch: Trajectories = sampler(policy, list(prompts), sampling, generator=generator, **given)
     return batch
 
 

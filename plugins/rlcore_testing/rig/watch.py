@@ -159,6 +159,42 @@ class Watch:
             signal.raise_signal(signal.SIGINT)
 
 
+class GradientWatch(Watch):
+    """A watch that also records which log-probs of `policy.score` a loss depends on.
+
+    Attributes:
+        learned: `first` and `last` → whether the log-prob of the first, or last, of several chosen tokens of a sequence
+            has ever got a gradient; empty as long as no log-prob has.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.learned: dict[str, bool] = {}
+
+    def _inspect(self, policy: Policy) -> Policy:
+        policy = super()._inspect(policy)
+        if hasattr(policy, "reference_score"):
+            policy.score = self._following(policy.score)  # type: ignore[method-assign]
+        return policy
+
+    def _following(self, score: Callable[..., PolicyOutputs]) -> Callable[..., PolicyOutputs]:
+        def follow(batch: Trajectories, **options: Any) -> PolicyOutputs:
+            outputs = score(batch, **options)
+            if outputs.logprobs.requires_grad:
+                outputs.logprobs.register_hook(lambda gradient: self._note(batch.action_mask, gradient))
+            return outputs
+
+        return follow
+
+    def _note(self, chosen: torch.Tensor, gradient: torch.Tensor) -> None:
+        count = chosen.cumsum(1)
+        several = chosen & (count[:, -1:] > 1) & (gradient != 0)
+        if not bool(several.any()):
+            return
+        for name, place in (("first", count == 1), ("last", count == count[:, -1:])):
+            self.learned[name] = self.learned.get(name, False) or bool((several & place).any())
+
+
 @contextmanager
 def watching(watch: Watch) -> Iterator[None]:
     """Register `watch` as a plugin for the runs in the block."""

@@ -244,3 +244,16 @@ def make_t5():
 
 
 build_t5.example_model = make_t5
+
+
+class ExportsStart(Wrong):
+    """Export the weights that the policy began with."""
+
+    def spoil(self):
+        self.first = {name: weight.clone() for name, weight in self.module.state_dict().items()}
+
+    def export(self, folder):
+        present = {name: weight.clone() for name, weight in self.module.state_dict().items()}
+        self.module.load_state_dict(self.first)
+        super().export(folder)
+        self.module.load_state_dict(present)

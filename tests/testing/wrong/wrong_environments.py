@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import random
+import threading
+from pathlib import Path
 from typing import Any
 
 from rlcore.protocols import Step, Turn
@@ -124,3 +127,32 @@ class Guessing(Right):
     def step(self, turn: Turn) -> Any:
         found = turn.text == str(self.number)
         return Step("no", reward=float("nan") if found else 0.0, done=found)
+
+
+class Counting(Right):
+    """Note in the row how often it was played."""
+
+    example_row: dict[str, Any] = {"played": []}  # noqa: RUF012
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        row["played"].append(seed)
+        return super().reset(row, seed=seed)
+
+
+class OfFirstRank(Right):
+    def reset(self, row: Any, *, seed: int) -> str:
+        return super().reset(row, seed=seed) + os.environ.get("RANK", "")
+
+
+class Noting(Right):
+    def step(self, turn: Turn) -> Any:
+        Path("turns.txt").write_text(turn.text)
+        return super().step(turn)
+
+
+class Ticking(Right):
+    """Start a thread for each episode, which goes on for a minute."""
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        threading.Thread(target=threading.Event().wait, args=(60,), daemon=True, name="ticker").start()
+        return super().reset(row, seed=seed)

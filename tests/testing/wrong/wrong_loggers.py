@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import sqlite3
 import threading
 from pathlib import Path
@@ -235,4 +236,18 @@ class ForgettingBeside(Declared):
         if file.exists():
             size = file.stat().st_size
             file.write_text("#" * size + "\n", "utf-8")
+        super().__init__(config, run)
+
+
+class OfSteps(Right):
+    """Leave out evaluations."""
+
+    def metrics(self, step, metrics):
+        if not any(name.startswith("eval/") for name in metrics):
+            super().metrics(step, metrics)
+
+
+class Seeding(Right):
+    def __init__(self, config, run):
+        random.seed(4)
         super().__init__(config, run)

@@ -153,3 +153,22 @@ class Forgetful(LRScheduler):
 def no_warm_up(optimizer):
     """Have no warm-up at all, which no law forbids."""
     return LambdaLR(optimizer, lambda step: 0.99**step)
+
+
+class OfTheFirstGroup(torch.optim.SGD):
+    """Read the rate of the first group for all."""
+
+    def step(self, closure=None):
+        for group in self.param_groups[1:]:
+            group["lr"] = self.param_groups[0]["lr"]
+        return super().step(closure)
+
+
+class Casts(torch.optim.SGD):
+    """Replace parameters by such of float32."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data = parameter.data.float()

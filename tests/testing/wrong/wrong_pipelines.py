@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -186,3 +187,25 @@ def stripping(source, tokenizer, data, *, max_length, what="samples"):
         Sample(tuple(s.tokens[i] for i in keep), tuple(s.action_mask[i] for i in keep))
         for s, keep in zip(made, kept, strict=True)
     ]
+
+
+def prompt_chosen(source, tokenizer, data, *, max_length, what="samples"):
+    """Mark the last token of the prompt too."""
+    made = build_samples(source, tokenizer, data, max_length=max_length, what=what)
+    masks = [[False, *(a or b for a, b in pairwise(each.action_mask[1:])), True] for each in made]
+    return [attrs.evolve(each, action_mask=tuple(mask)) for each, mask in zip(made, masks, strict=True)]
+
+
+def turning(source, tokenizer, data, *, max_length, what="prompts"):
+    tokenizer.truncation_side = "left"
+    return build_prompts(source, tokenizer, data, max_length=max_length, what=what)
+
+
+def seeding(source, tokenizer, data, *, max_length, what="prompts"):
+    random.seed(4)
+    return build_prompts(source, tokenizer, data, max_length=max_length, what=what)
+
+
+def noting(source, tokenizer, data, *, max_length, what="prompts"):
+    Path("rows.txt").write_text("read")
+    return build_prompts(source, tokenizer, data, max_length=max_length, what=what)

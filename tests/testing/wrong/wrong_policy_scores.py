@@ -2,6 +2,7 @@
 
 import math
 from contextlib import contextmanager
+from pathlib import Path
 
 import attrs
 import torch
@@ -109,3 +110,50 @@ class StaleInStep(Wrong):
             return super().score(batch, **wanted)
         kept.append(super().score(batch, **wanted))
         return kept[0]
+
+
+class LeavesEvaluating(Wrong):
+    def score(self, batch, **options):
+        self.module.eval()
+        return super().score(batch, **options)
+
+
+class ClearsPadding(Wrong):
+    """Write zeros into the caller's batch."""
+
+    def score(self, batch, **options):
+        batch.tokens.masked_fill_(~batch.mask, 0)
+        return super().score(batch, **options)
+
+
+class TurnsTokenizer(Wrong):
+    def spoil(self):
+        self.tokenizer.padding_side = "left"
+
+
+class Draws(Wrong):
+    def score(self, batch, **options):
+        torch.rand(1)
+        return super().score(batch, **options)
+
+
+class NotesItsStart(Wrong):
+    def spoil(self):
+        Path("weights.txt").write_text("here")
+
+
+class Squeezes(Wrong):
+    """Drop the dimension of one sequence."""
+
+    def score(self, batch, **options):
+        outputs = super().score(batch, **options)
+        return attrs.evolve(outputs, logprobs=outputs.logprobs.squeeze(0))
+
+
+class FirstEight(Wrong):
+    """Score the first eight sequences."""
+
+    def score(self, batch, **options):
+        outputs = super().score(batch, **options)
+        first = torch.arange(len(batch))[:, None] < 8
+        return attrs.evolve(outputs, logprobs=outputs.logprobs * first)

@@ -1,8 +1,10 @@
 """Rewards, each of which breaks one law, and right ones."""
 
 import math
+import os
 import random
 from datetime import datetime
+from pathlib import Path
 
 from rlcore.config import config, option
 
@@ -102,3 +104,27 @@ class ClosedForGood(Closing):
 
 closing = Closing()
 closed_for_good = ClosedForGood()
+
+
+KNOWN = {}
+
+
+def remembering(outputs, answer):
+    """Remember numbers by the output alone."""
+    for output, given in zip(outputs, answer, strict=True):
+        KNOWN.setdefault(output, float(given in output))
+    return [KNOWN[output] for output in outputs]
+
+
+def of_first_rank(outputs):
+    return [len(output) * float(os.environ.get("RANK", "0") == "0") for output in outputs]
+
+
+def seeding(outputs):
+    random.seed(4)
+    return [float(len(output)) for output in outputs]
+
+
+def noting(outputs):
+    Path("rewards.txt").write_text(str(outputs))
+    return [float(len(output)) for output in outputs]

@@ -335,3 +335,45 @@ class ClosedForGood:
 
 
 closed_for_good = ClosedForGood()
+
+
+def sorts_prompts(policy, prompts, sampling, *, generator=None):
+    """Sort the caller's list."""
+    prompts.sort(key=lambda prompt: len(prompt.tokens))
+    return sample(policy, prompts, sampling, generator=generator)
+
+
+def seeds_globally(policy, prompts, sampling, *, generator=None):
+    if generator is not None:
+        torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
+    return sample(policy, prompts, sampling)
+
+
+def turns_tokenizer(policy, prompts, sampling, *, generator=None):
+    policy.tokenizer.padding_side = "left"
+    return sample(policy, prompts, sampling, generator=generator)
+
+
+def logprobs_without_eos(policy, prompts, sampling, *, generator=None):
+    """Let log-probs be those of the tokens that `min_new_tokens` allows."""
+    batch = sample(policy, prompts, sampling, generator=generator)
+    early = batch.action_mask & (batch.action_mask.cumsum(1) <= sampling.min_new_tokens)
+    with torch.no_grad():
+        logprobs = policy.score(batch, logits=True, temperature=sampling.policy_temperature).logits.log_softmax(-1)
+    ends = list(policy.eos_token_ids if sampling.eos_token_ids is None else sampling.eos_token_ids)
+    kept = torch.zeros_like(batch["logprobs"])
+    kept[batch.action_mask] = (1 - logprobs[:, ends].exp().sum(-1)).log()
+    return batch.with_columns(logprobs=batch["logprobs"] - kept * early)
+
+
+KNOWN = {}
+
+
+def remembers_greedy(policy, prompts, sampling, *, generator=None):
+    """Sample a greedy continuation of each prompt once."""
+    if sampling.temperature:
+        return sample(policy, prompts, sampling, generator=generator)
+    key = tuple(prompt.tokens for prompt in prompts)
+    if key not in KNOWN:
+        KNOWN[key] = sample(policy, prompts, sampling, generator=generator)
+    return KNOWN[key]

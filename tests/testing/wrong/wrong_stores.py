@@ -1,6 +1,7 @@
 """Rollout stores, each wrong in one thing."""
 
 import random
+import time
 
 import attrs
 import numpy as np
@@ -180,4 +181,27 @@ class SmallestFirst(MemoryStore):
 
     def take(self):
         self._parts.sort(key=len)
+        return super().take()
+
+
+class OfEachOne(MemoryStore):
+    """Keep equal sequences once."""
+
+    def take(self):
+        batch, first = super().take(), {}
+        for row, (tokens, real) in enumerate(zip(batch.tokens, batch.mask, strict=True)):
+            first.setdefault(tuple(tokens[real].tolist()), row)
+        return batch.rows(torch.tensor(list(first.values())))
+
+
+class Expiring(MemoryStore):
+    """Keep the last batch alone after an hour."""
+
+    def append(self, batch):
+        super().append(batch)
+        self.appended_at = time.time()
+
+    def take(self):
+        if self._parts and time.time() > self.appended_at + 3600:
+            self._parts = self._parts[-1:]
         return super().take()

@@ -151,3 +151,18 @@ class Prefers(Unlearns):
 
 class LowersNothing(Prefers):
     lowers = "loss/preference"
+
+
+class ForgetsTheLast(Right):
+    """Learn every chosen token but the last."""
+
+    def losses(self, part):
+        chosen = part.action_mask
+        return super().losses(part).masked_fill(chosen.flip(1).cumsum(1).flip(1) == 1, 0.0)
+
+
+class LagsBehind(Right):
+    """Learn the log-prob of the next token in place of each."""
+
+    def losses(self, part):
+        return super().losses(part).roll(-1, 1)
