@@ -162,6 +162,12 @@ def test_any_right_component_keeps_the_law(law: Law) -> None:
     assert_kept(law, some(kind="architectures", target=OPTIONS + "same_each_time"))
 
 
+def test_an_environment_without_options_and_a_method_of_a_class_are_right_targets() -> None:
+    for law in ("the_target_accepts_its_arguments", "the_target_pickles"):
+        law_called(LAWS["components"], law)(some(kind="environments", target="wrong_environments:Right", config=None))
+        law_called(LAWS["components"], law)(some(kind="architectures", target="wrong_architectures:Wrong.build"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["right", "observer", "wrapping", "plays_right"])
 @pytest.mark.parametrize("law", laws_in(dist), ids=lambda law: law.name)

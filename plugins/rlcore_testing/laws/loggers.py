@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from rlcore.settings import TrainConfig
 from rlcore_testing.law import Subject, law, require
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 LOGGERS = "loggers"
 GRACE_S = 120.0
 """Seconds after `close` in which threads may end, and in which a process of a library may write what it was given."""
+
+OF_LIBRARIES = (".cache", ".config", ".local", "AppData", "Library")
+"""Folders of the user's home in which libraries keep what is of no run."""
 
 
 @law(LOGGERS)
@@ -102,25 +106,30 @@ def arguments_are_not_changed(subject: Subject) -> None:
 
 @law(LOGGERS)
 def it_writes_in_the_runs_folder_only(subject: Subject) -> None:
-    """A logger writes files into `run.dir`, and not into the working folder or beside `run.dir`.
+    """A logger writes files into `run.dir`, and not into the working folder, beside `run.dir` or into the user's home.
 
     Files and folders elsewhere are those that its attribute `writes_outside(config, run)` returns; the laws on closing
     and resuming apply to these too.
     """
-    home = Path.cwd()
-    with tempfile.TemporaryDirectory(prefix="rlcore-law-") as elsewhere:
+    before = Path.cwd()
+    with (
+        tempfile.TemporaryDirectory(prefix="rlcore-law-") as elsewhere,
+        tempfile.TemporaryDirectory(prefix="rlcore-law-") as home,
+        mock.patch.dict(os.environ, HOME=home, USERPROFILE=home),
+    ):
         os.chdir(elsewhere)
         try:
             with opened(subject) as (logger, run):
                 log_usually(logger, run)
                 logger.close(None)
                 folders = {"into the working folder": Path(elsewhere), "beside run.dir": run.dir.parent}
-                declared = _outside(subject, run)
+                folders["into the home folder"] = Path(home)
+                declared = [*_outside(subject, run), *((Path(home) / name).resolve() for name in OF_LIBRARIES)]
                 written = [
                     f"{path.name} {where}" for where in folders for path in _undeclared(folders[where], declared)
                 ]
         finally:
-            os.chdir(home)
+            os.chdir(before)
     require(
         not written,
         f"it writes {', '.join(written)}; write into run.dir, or declare it in the attribute `writes_outside`",

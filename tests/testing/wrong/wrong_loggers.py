@@ -251,3 +251,9 @@ class Seeding(Right):
     def __init__(self, config, run):
         random.seed(4)
         super().__init__(config, run)
+
+
+class AtHome(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        (Path.home() / ".acme").write_text("seen")
