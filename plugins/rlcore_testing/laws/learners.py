@@ -50,9 +50,8 @@ def an_exported_folder_can_be_trained_again(subject: Subject) -> None:
         {*dict(again.module.named_parameters())} == {*dict(one.module.named_parameters())},
         "a model built from the exported folder should have the same parameters; it has others",
     )
-    start = dict(
-        _build(subject).module.named_parameters()
-    )  # an adapter is merged: weights need not be the present ones
+    # The weights need not be those of `one`: an export may merge an adapter into its model.
+    start = dict(_build(subject).module.named_parameters())
     require(
         any(not weight.equal(start[name]) for name, weight in again.module.named_parameters()),
         "the exported folder should have the present weights; it has those of the start: write what has been trained",
