@@ -1,12 +1,17 @@
-"""A law changes no random state, default, alarm or signal handler of the process that holds it."""
+"""A law changes no random state, default, alarm or signal handler of its process, and sees who changes them."""
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
+import logging
+import os
 import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +19,7 @@ import torch
 
 from rlcore_testing import Case, LawBroken, Subject, law
 from rlcore_testing.law import DIST, Law
-from rlcore_testing.rig.isolate import time_limit
+from rlcore_testing.rig.isolate import AHEAD, FILES, as_second_rank, time_limit, undisturbed
 
 
 def test_a_law_does_not_change_global_state() -> None:
@@ -85,3 +90,53 @@ def test_a_law_receives_signals_that_its_process_ignores() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("disturb", "says"),
+    [
+        (lambda: random.seed(4), "the global random state of python,"),
+        (lambda: np.random.seed(4), "the global random state of numpy,"),  # noqa: NPY002  the global one is meant
+        (lambda: torch.manual_seed(4), "the global random state of torch,"),
+        (lambda: torch.set_default_dtype(torch.float64), "torch's default dtype,"),
+        (lambda: torch.set_grad_enabled(False), "torch's grad mode,"),
+        (lambda: logging.getLogger().setLevel(logging.CRITICAL), "the root logger,"),
+        (lambda: Path("file.txt").write_text("text"), "writes file.txt into the working folder"),
+    ],
+)
+def test_what_a_call_disturbs_is_named_also_the_second_time(disturb: Callable[[], object], says: str) -> None:
+    dtype, level, folder = torch.get_default_dtype(), logging.getLogger().level, Path.cwd()
+    try:
+        if "random" in says:
+            disturb()  # a second seed is a change too
+        with pytest.raises(LawBroken, match=says), undisturbed("it"):
+            disturb()
+        assert Path.cwd() == folder
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(True)
+        logging.getLogger().setLevel(level)
+
+
+def test_a_call_that_disturbs_nothing_may_draw_from_a_generator_of_its_own_and_do_what_it_is_allowed() -> None:
+    with undisturbed("it", but=[FILES]):
+        Path("file.txt").write_text(str(random.Random(4).random()))
+    assert Path("file.txt").exists()  # the working folder was the present one
+
+
+def test_the_clock_is_set_ahead_to_another_day_of_the_month_and_of_the_week_from_every_date() -> None:
+    for day in range(3 * 1461):
+        now = dt.datetime(2024, 1, 1, 23, 30, tzinfo=dt.UTC) + dt.timedelta(days=day, hours=12 * (day % 2))
+        then = now + AHEAD
+        for what in ("year", "month", "day", "hour", "minute", "second"):
+            assert getattr(now, what) != getattr(then, what), (now, what)
+        assert now.weekday() != then.weekday()
+
+
+def test_a_second_rank_is_one_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with as_second_rank():
+        assert (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]) == ("1", "1", "2")
+    assert "RANK" not in os.environ
+    assert os.environ["WORLD_SIZE"] == "8"

@@ -26,8 +26,8 @@ TIMEOUT_S = 180.0
 TIME_LIMIT_S = 600.0
 """Time limit of a law, far above what any law takes; it ends a trainer that never yields."""
 AHEAD = timedelta(days=410, hours=13, minutes=17, seconds=11)
-"""How far `at_another_time` sets the clock ahead: to another year, month, day of the month and of the week, and half of
-the day, whatever the date is."""
+"""How far `at_another_time` sets the clock ahead: to another year, month, day of the month and of the week, hour and
+minute, whatever the date is."""
 FILES, ROOT_LOGGER = "the working folder", "the root logger"
 GENERATORS = tuple(f"the global random state of {name}" for name in ("python", "numpy", "torch"))
 
