@@ -188,7 +188,8 @@ class StandIn:
             if self.keeps_weights:
                 return
             head = self.model.get_output_embeddings().weight.detach().clone()
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+            with torch.random.fork_rng(devices=[]):  # a server has random numbers of its own
+                model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
             unknown = model.load_state_dict(weights, strict=False)
             assert not unknown.unexpected_keys
             if self.keeps_head:
