@@ -46,12 +46,6 @@ def make_tokenizer(*, pad_is_eos: bool = False) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 
 
-def tokenizer_settings(tokenizer: Any) -> dict[str, Any]:
-    """Return what components that share a tokenizer must leave as it is."""
-    names = ("padding_side", "truncation_side", "model_max_length", "chat_template", "pad_token_id", "eos_token_id")
-    return {"size": len(tokenizer), **{name: getattr(tokenizer, name) for name in names}}
-
-
 def make_gpt2(
     *, layers: int = 2, width: int = 16, heads: int = 2, vocab: int = VOCABULARY, seed: int = 0
 ) -> GPT2LMHeadModel:

@@ -7,8 +7,17 @@ import torch
 from rlcore.types import Trajectories
 from rlcore_testing.law import LawBroken, Subject, law, require
 from rlcore_testing.rig.isolate import GENERATORS, undisturbed
-from rlcore_testing.rig.policies import CLOSE, build, examples, expected_logprobs, make_dialogues, require_close, score
-from rlcore_testing.small import make_tokenizer, tokenizer_settings
+from rlcore_testing.rig.policies import (
+    CLOSE,
+    build,
+    examples,
+    expected_logprobs,
+    make_dialogues,
+    require_close,
+    score,
+    tokenizer_settings,
+)
+from rlcore_testing.small import make_tokenizer
 
 ARCHITECTURES = "architectures"
 
@@ -79,16 +88,18 @@ def scoring_changes_nothing_else(subject: Subject) -> None:
         settings, before = tokenizer_settings(tokenizer), batch.each(torch.clone)
         with undisturbed("building", but=GENERATORS[2:]):
             policy = build(subject, model, tokenizer=tokenizer, value_head=True, reference=True)
-        policy.module.train()
-        modes = [part.training for part in policy.module.modules()]
-        with undisturbed("scoring"):
-            policy.score(batch)
-            policy.reference_score(batch)
+        modes = set()
+        for is_training in (False, True):
+            policy.module.train(is_training)
+            with undisturbed("scoring", but=GENERATORS[2:] if is_training else ()):  # dropout draws from torch's
+                policy.score(batch)
+                policy.reference_score(batch)
+            modes |= {(is_training, part.training) for part in policy.module.modules()}
         same = {
             "the batch": all(
                 getattr(batch, name).equal(getattr(before, name)) for name in ("tokens", "mask", "action_mask", "ended")
             ),
-            "modes of modules": [part.training for part in policy.module.modules()] == modes,
+            "modes of modules": modes == {(False, False), (True, True)},
             "settings of the tokenizer": tokenizer_settings(tokenizer) == settings,
         }
         changed = ", ".join(what for what, is_same in same.items() if not is_same)

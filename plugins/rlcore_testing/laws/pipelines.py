@@ -135,7 +135,8 @@ def the_source_is_not_changed(subject: Subject) -> None:
     It does not change the global random state, torch's default dtype or the root logger, and writes no file into the
     working folder.
     """
-    from rlcore_testing.small import make_tokenizer, tokenizer_settings
+    from rlcore_testing.rig.policies import tokenizer_settings
+    from rlcore_testing.small import make_tokenizer
 
     rows = _rows(subject)
     given, tokenizer = copy.deepcopy(rows), make_tokenizer()

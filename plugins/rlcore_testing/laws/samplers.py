@@ -33,7 +33,7 @@ from rlcore_testing.laws.sampler_draws import (  # noqa: F401  laws of samplers,
     top_p_samples_the_likeliest,
 )
 from rlcore_testing.laws.submitted_rounds import submitted_rows_are_those_of_a_call  # noqa: F401  the same
-from rlcore_testing.rig.policies import perturb, saved
+from rlcore_testing.rig.policies import perturb, saved, tokenizer_settings
 from rlcore_testing.rig.reference_transformers import action_logprobs
 from rlcore_testing.rig.sampler_calls import (
     ENDING,
@@ -45,7 +45,7 @@ from rlcore_testing.rig.sampler_calls import (
     make_prompts,
     make_sampler,
 )  # fmt: skip
-from rlcore_testing.small import LETTERS, make_gpt2, make_llama, tokenizer_settings
+from rlcore_testing.small import LETTERS, make_gpt2, make_llama
 from rlcore_transformers.models.policy import ModelPolicy
 
 SAMPLERS = "samplers"

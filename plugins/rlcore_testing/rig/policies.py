@@ -140,6 +140,12 @@ def build(
     return policy
 
 
+def tokenizer_settings(tokenizer: Any) -> dict[str, Any]:
+    """Return what components that share a tokenizer must leave as it is."""
+    names = ("padding_side", "truncation_side", "model_max_length", "chat_template", "pad_token_id", "eos_token_id")
+    return {"size": len(tokenizer), **{name: getattr(tokenizer, name) for name in names}}
+
+
 def make_dialogues(side: str = "right", columns: int = 13) -> Trajectories:
     """Return four sequences of different lengths, padded on `side`; one has several turns."""
     mask = torch.zeros(len(LENGTHS), columns, dtype=torch.bool)
