@@ -265,6 +265,7 @@ def _train(
             if parts.lock is not None:
                 parts.lock.release()
             parts.trainer.policy().module.eval()
+            parts.run.evaluations.clear()  # the trainer's own: a cycle would keep the model after the result is dropped
     policy: Any = parts.trainer.policy()
     result = Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
     if settings.run.push_to_hub is not None and not result.was_interrupted:

@@ -10,6 +10,7 @@ import contextlib
 import dis
 import functools
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
@@ -367,7 +368,7 @@ def _build_run(
 
     def begin(built: Any) -> None:
         if callable(begun := getattr(built, "open", None)):
-            begun(run)
+            begun(weak_run())
 
     progress, models = Progress(total_steps=config.run.steps), Models(chosen.architecture, inputs, place, ranks)
     closing = Closing(observers, progress)
@@ -393,6 +394,7 @@ def _build_run(
         make_store=chosen.store.factory(), optimizers=optimizers,
         make_sharding=lambda: chosen.sharding.wrap(chosen.sharding.component.target())(config.run, ranks),
     )  # fmt: skip
+    weak_run = weakref.ref(run)  # the run holds `make_rewards`: a cycle would keep the model after the run is dropped
     begin(turns)
     observers.add(chosen.sampler.component.qualified, turns)
     return run

@@ -110,10 +110,11 @@ class Run:
             updates_per_step: optimizer steps between two yields, if none is skipped or left out; the length of the
                 schedule, and how far it advances from one yield to the next.
         """
+        progress = self.progress  # not `self`: a cycle through the run would keep the model until a garbage collection
         updater = Updater(
             learner, config, self.ranks, optimization=self._optimizers.get(config),
             total_updates=None if self.total_steps is None else self.total_steps * updates_per_step,
-            updates_per_step=updates_per_step, steps_done=lambda: self.step,
+            updates_per_step=updates_per_step, steps_done=lambda: progress.step,
             sharding=self._make_sharding(),
         )  # fmt: skip
         self.updaters.append(updater)

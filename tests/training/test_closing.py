@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +139,31 @@ def test_an_error_in_close_is_logged_and_ends_no_run(
 def test_a_function_of_the_users_own_is_not_closed(tmp_path: Path, held: tuple[Held, Held]) -> None:
     train(tmp_path, reward_fn=held[1])
     assert held[1].num_closed == 0
+
+
+SAMPLES = [["ab", "cab"]] * 4
+RUNS: dict[str, dict[str, Any]] = {
+    "ppo": {},
+    "a reward that keeps the run": {"reward_fn": "held"},
+    "sft": {"trainer": "sft", "samples": SAMPLES, "eval_samples": SAMPLES, "prompts": None, "reward_fn": None},
+    "ilql": {"trainer": "ilql", "samples": SAMPLES, "rewards": [0.0, 1.0] * 2, "eval_samples": SAMPLES},
+}
+
+
+@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+def test_a_dropped_result_frees_its_model_at_once(
+    tmp_path: Path, held: tuple[Held, HeldReward], changes: dict[str, Any]
+) -> None:
+    """No cycle of references holds the model, whose memory would otherwise be kept until a garbage collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        result = train(tmp_path, **{"reward_fn": toy_reward, "eval": {"every": 1}, **changes})
+        model = weakref.ref(result.policy.module)
+        assert model() is not None
+        for each in held:  # `open` passed them the run; they outlive it only in this test
+            each.run = None
+        del result
+        assert model() is None
+    finally:
+        gc.enable()
