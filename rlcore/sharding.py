@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 
 import attrs
 import torch
 from safetensors.torch import save
 from torch import Tensor, detach, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from rlcore.errors import ConfigError, RanksError
@@ -27,6 +27,9 @@ from rlcore.plugins.observers import find_parallel_files
 from rlcore.protocols import Divisible, Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 class WholeModel:
@@ -260,7 +263,13 @@ class DividedModule:
         """Yield the name of every weight of `module` and what this process keeps of it."""
         kept: Iterable[Tensor] = self._shards[0].parts if self._shards else self.module.parameters()
         for (name, _), part in zip(self.module.named_parameters(), kept, strict=True):
-            yield name, part.to_local() if isinstance(part, DTensor) else part.detach()
+            yield name, part.to_local() if is_dtensor(part) else part.detach()
+
+
+def is_dtensor(value: object) -> TypeGuard[DTensor]:
+    """Return whether `value` is a `DTensor`, without the import of its module, which takes a CPU second."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
 
 
 def by_block(learner: Learner) -> AbstractContextManager[None]:

@@ -26,10 +26,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from rlcore.errors import CheckpointError
-from rlcore.sharding import SUFFIX, SavedTensor, TensorFile, saved_parts
+from rlcore.sharding import SUFFIX, SavedTensor, TensorFile, is_dtensor, saved_parts
 
 SCHEMA = 1
 METADATA_KEY = "rlcore.checkpoints.state"
@@ -63,12 +62,12 @@ def save_state(path: Path, state: Any, *, whole: Callable[[Tensor], Tensor] | No
             f"{path}: the state has {len(text) / 1e6:.0f} MB besides its tensors; the maximum is "
             f"{MAX_TREE_BYTES / 1e6:.0f} MB: store long lists of numbers as tensors"
         )
-    if whole is not None and any(isinstance(each, DTensor) for each in tensors.values()):
+    if whole is not None and any(is_dtensor(each) for each in tensors.values()):
         with TensorFile(path, tensors, {METADATA_KEY: text}) as file:
             for name, tensor in tensors.items():
-                file.write(name, whole(tensor) if isinstance(tensor, DTensor) else tensor)
+                file.write(name, whole(tensor) if is_dtensor(tensor) else tensor)
         return
-    tensors = {name: each for name, each in tensors.items() if not isinstance(each, DTensor)}
+    tensors = {name: each for name, each in tensors.items() if not is_dtensor(each)}
     try:
         save_file(_own_memory(tensors), str(path), metadata={METADATA_KEY: text})
     except SafetensorError as error:
@@ -77,7 +76,7 @@ def save_state(path: Path, state: Any, *, whole: Callable[[Tensor], Tensor] | No
 
 def divided_tensors(state: Any) -> list[Tensor]:
     """Return the tensors in a state of which each process has a part, in the order in which they are written."""
-    if isinstance(state, DTensor):
+    if is_dtensor(state):
         return [state]
     within = state.values() if isinstance(state, Mapping) else state if isinstance(state, list | tuple) else ()
     return [tensor for each in within for tensor in divided_tensors(each)]
@@ -87,7 +86,7 @@ def named_parts(state: Any) -> dict[str, Tensor]:
     """Return the tensors in a state of which each process has a part, by the names that a file has for them."""
     tensors: dict[str, Tensor] = {}
     _encode(state, "", tensors)
-    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+    return {name: tensor for name, tensor in tensors.items() if is_dtensor(tensor)}
 
 
 def parts_folder(path: Path) -> Path:
@@ -203,7 +202,7 @@ def _add_tensor(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
     while name in tensors or name == "__metadata__":
         number += 1
         name = f"{stem}~{number}"
-    if isinstance(tensor, DTensor):
+    if is_dtensor(tensor):
         tensors[name] = tensor
         return name
     tensors[name] = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
