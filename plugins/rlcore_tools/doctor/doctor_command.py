@@ -94,6 +94,7 @@ def examine(config: Path | None = None) -> dict[str, Any]:
         "rlcore": rlcore.__version__,
         "system": machine.system(),
         "cores": machine.cores(),
+        "bfloat16": machine.bfloat16(),
         "memory": machine.memory(),
         "accelerators": machine.accelerators(),
         "torch": None,
@@ -339,6 +340,8 @@ def _machine(report: DoctorReport) -> Iterator[tuple[str, str]]:
     yield "python", f"{system['python']} ({system['implementation']}{place})"
     yield "system", f"{system['system']} {system['machine']}"
     yield "cores", f"{cores['allowed']} of {cores['present']}{quota}"
+    if report["bfloat16"]:
+        yield "bfloat16", f"{', '.join(report['bfloat16'])}: run.mixed_precision=bf16 speeds up larger models"
     if memory:
         yield "memory", f"{memory['total'] / GIB:.1f} GiB, {memory['free'] / GIB:.1f} free"
     yield "accelerators", f"{'; '.join(accelerators['seen']) or 'none found'} ({accelerators['source']})"

@@ -70,6 +70,16 @@ def cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> dict[str, Any]:
     return {"present": present, "allowed": allowed, "quota": quota}
 
 
+def bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """Return the processor's instructions for matrix products in bfloat16; none on other systems than Linux."""
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return [flag for flag in ("avx512_bf16", "amx_bf16") if flag in flags]
+
+
 def memory() -> dict[str, int] | None:
     """Return `total` and `free` memory in bytes from /proc/meminfo; None on other systems than Linux."""
     try:

@@ -295,6 +295,18 @@ def test_a_configuration_of_a_gguf_file_needs_its_library(
     assert "pip install 'rlcore-transformers[gguf]'" in capsys.readouterr().out
 
 
+def test_instructions_for_bfloat16_are_read_and_come_with_the_option_that_uses_them(tmp_path: Path) -> None:
+    place = tmp_path / "cpuinfo"
+    place.write_text("processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_bf16x\n\nprocessor\t: 1\nflags\t\t: amx_bf16\n")
+    assert machine.bfloat16(place) == ["avx512_bf16"]
+    place.write_text("Features\t: bf16\n")
+    assert machine.bfloat16(place) == machine.bfloat16(tmp_path / "absent") == []
+    told = "  bfloat16      avx512_bf16: run.mixed_precision=bf16 speeds up larger models\n"
+    found = doctor_command.examine()
+    assert told in write_report(found | {"bfloat16": ["avx512_bf16"]})
+    assert "run.mixed_precision" not in write_report(found | {"bfloat16": []})
+
+
 @pytest.mark.slow
 def test_a_share_of_the_cores_is_read_and_threads_that_exceed_it_are_a_problem(tmp_path: Path) -> None:
     share = tmp_path / "cpu.max"
