@@ -17,7 +17,7 @@ from typing import Any
 from chat import evaluations
 from reviews import prompts_from
 
-from benchmarks.smollm.film_reviews import HELD_OUT, compounds, positive, share_positive, split
+from benchmarks.smollm.film_reviews import HELD_OUT, compounds, positive, share, split
 from benchmarks.smollm.runner import Task
 
 PROMPTS, DIFFERENCE = 192, 0.3
@@ -38,7 +38,8 @@ def main() -> None:
         curve=("loss/total", "reward/accuracy", "eval/positive"),
     )
     before, after = evaluations(result.run_dir)
-    task.report("held-out reviews that VADER finds positive", HELD_OUT, share_positive(before), share_positive(after))
+    shares = [share(rows, "positive") for rows in (before, after)]
+    task.report("held-out reviews that VADER finds positive", HELD_OUT, *shares)
     task.console.print(f"{len(found)} pairs of {PROMPTS} prompts")
 
 
