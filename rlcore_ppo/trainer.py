@@ -130,8 +130,10 @@ def bound(scores: Tensor, low: float | None, high: float | None) -> Tensor:
 
 
 RATIO_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-2, 5e-2
-"""Largest distance of ratios from 1 on the first minibatch of a round; the second holds in low precision, where a pass
-with gradients may use another kernel than one without."""
+"""Distance of the ratios from 1 on the first minibatch of a round above which there is a warning: the largest in full
+precision, the mean in low precision. There a batch of another shape is rounded otherwise, and single tokens move far:
+in bf16, micro-batches of 3 instead of 12 answers of SmolLM2-135M gave .07 at most and .0005 on average. Dropout of .01
+gave .14 on average."""
 TRAINING_COLUMNS = ("old_logprobs", "values", "advantages", "returns")
 
 
@@ -326,12 +328,12 @@ class PPOTrainer:
         def loss(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
             losses, metrics = self.loss(part)
             if check_ratio:
-                errors.append((metrics["policy/ratio_mean"] - 1).abs().max())
+                errors.append((metrics["policy/ratio_mean"] - 1).abs()[part.action_mask])
             return losses, metrics
 
         self.updater.accumulate(minibatch, loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
         if check_ratio:
-            self._check(torch.stack(errors).max())
+            self._check(torch.cat(errors))
         if meter.means()["policy/ratio_mean"] <= config.max_ratio:
             self.updater.step(meter)  # skipped where a metric, such as the KL, is not finite (`accumulate`)
         else:  # NaN is out of bounds
@@ -372,14 +374,16 @@ class PPOTrainer:
                 **({} if outputs.entropy is None else {"loss/entropy": outputs.entropy}),
             }
 
-    def _check(self, error: Tensor) -> None:
-        """Warn if the policy that learns is not the one that sampled."""
-        errors = self.run.ranks.gather([float(error)])
-        tolerance = RATIO_TOLERANCE if self.run.models.is_full_precision else LOW_PRECISION_TOLERANCE
-        if any(not size <= tolerance for size in errors):  # NaN warns too
+    def _check(self, errors: Tensor) -> None:
+        """Warn if the policy that learns is not the one that sampled; `errors` holds |ratio - 1| of chosen tokens."""
+        is_full, none = self.run.models.is_full_precision, errors.new_zeros(1)
+        own = torch.cat([errors, none]).max() if is_full else errors.sum() / max(len(errors), 1)
+        found, tolerance = self.run.ranks.gather([float(own)]), RATIO_TOLERANCE if is_full else LOW_PRECISION_TOLERANCE
+        if any(not error <= tolerance for error in found):  # NaN warns too
             get_logger("ppo").warning(
-                "ratio is not 1 on the first minibatch: sampler and trainer disagree (is dropout on?)",
-                largest_error=max(errors), round=self.num_rounds + 1,
+                "ratio is not 1 on the first minibatch: sampler and trainer disagree, as with dropout that is on"
+                + ("" if is_full else ", or with a model that low precision rounds more than others"),
+                round=self.num_rounds + 1, **{"largest_error" if is_full else "mean_error": max(found)},
             )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:

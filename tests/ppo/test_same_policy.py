@@ -36,6 +36,28 @@ def test_sampler_and_trainer_may_differ_by_as_much_as_their_precision_explains(
     assert ("disagree" in "".join(capsys.readouterr())) == reported
 
 
+@pytest.mark.parametrize(
+    ("share", "precision", "reported"), [(0.1, "bf16", False), (0.4, "bf16", True), (0.1, "no", True)]
+)
+def test_single_tokens_may_differ_more_in_low_precision(
+    make_trainer: Make,
+    tiny_gpt2: PreTrainedModel,
+    capsys: pytest.CaptureFixture[str],
+    share: float,
+    precision: str,
+    reported: bool,
+) -> None:
+    """The ratio of a share of the tokens is 1.22: in low precision the mean of |ratio - 1|, .022 or .089, counts."""
+    trainer = make_ppo(make_trainer, tiny_gpt2, run={"mixed_precision": precision}, micro_batch_size=5)
+    batch, _ = roll(trainer)
+    chosen = batch.action_mask
+    is_moved = chosen & (chosen.flatten().cumsum(0).view_as(chosen) % 10 < 10 * share)
+    trainer.update(batch.with_columns(old_logprobs=batch["old_logprobs"] - 0.2 * is_moved))
+    found = "".join(capsys.readouterr())
+    assert ("disagree" in found) == reported
+    assert ("low precision" in found) == (reported and precision == "bf16")
+
+
 def test_dropout_is_off_in_sampling_and_in_training(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     for module in tiny_gpt2.modules():
         if isinstance(module, nn.Dropout):
