@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ import torch
 
 from rlcore_testing import Case, LawBroken, Subject, law
 from rlcore_testing.law import DIST, Law
+from rlcore_testing.rig import isolate
 from rlcore_testing.rig.isolate import AHEAD, FILES, as_second_rank, time_limit, undisturbed
 
 
@@ -140,3 +142,24 @@ def test_a_second_rank_is_one_for_a_while(monkeypatch: pytest.MonkeyPatch) -> No
         assert (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]) == ("1", "1", "2")
     assert "RANK" not in os.environ
     assert os.environ["WORLD_SIZE"] == "8"
+
+
+@pytest.mark.parametrize(("said", "calls"), [("Fatal Python error: Aborted\n", 2), ("ValueError: no\n", 1)])
+def test_a_call_is_repeated_once_if_compiled_code_aborted_its_process(
+    said: str, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def fail_first(command: list[str], *_: Any) -> str:
+        made.append(command)
+        if len(made) > 1:
+            Path(command[-1]).write_text("7", encoding="utf-8")
+        return said
+
+    monkeypatch.setattr(isolate, "_run", fail_first)
+    if calls == 1:
+        with pytest.raises(LawBroken, match="ValueError: no"):
+            isolate.call_in_new_process("module:function", {}, what="a call")
+    else:
+        assert isolate.call_in_new_process("module:function", {}, what="a call") == 7
+    assert len(made) == calls

@@ -23,6 +23,9 @@ from rlcore.child import run
 from rlcore_testing.law import LawBroken
 
 TIMEOUT_S = 180.0
+ABORTED = ("Fatal Python error: Aborted", "terminate called without an active exception")
+"""What a process prints that compiled code aborts, as rarely happens to a rank of torch's process groups; the call is
+made once more then. No error that Python raises ends so."""
 TIME_LIMIT_S = 600.0
 """Time limit of a law, far above what any law takes; it ends a trainer that never yields."""
 AHEAD = timedelta(days=410, hours=13, minutes=17, seconds=11)
@@ -56,7 +59,10 @@ def _call(launcher: list[str], function: str, arguments: Mapping[str, Any], what
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
         inputs, result = Path(folder) / "arguments.json", Path(folder) / "result.json"
         inputs.write_text(json.dumps(arguments), encoding="utf-8")
-        output = _run([*launcher, "-m", __name__, function, str(inputs), str(result)], environment, what)
+        for _ in range(2):
+            output = _run([*launcher, "-m", __name__, function, str(inputs), str(result)], environment, what)
+            if result.exists() or not any(said in output for said in ABORTED):
+                break
         if not result.exists():  # not the exit code: a rank may be aborted after rank 0 has written the result
             raise LawBroken(f"{what}: the process failed; its last output:\n{_last(output)}")
         return json.loads(result.read_text(encoding="utf-8"))
