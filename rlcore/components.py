@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import attrs
 
@@ -233,9 +233,38 @@ class Dropped:
 
 
 LANGUAGE_MODEL, SCORER = "a language model", "a model that scores sequences"
+"""What most architectures build (`rlcore.protocols.ArchitectureTraits.kind`)."""
 
 
-def kind_built(build: Any) -> str:
-    """Return what an architecture builds: `LANGUAGE_MODEL`, `SCORER`, or what its attribute `builds` states."""
-    own = getattr(build, "builds", LANGUAGE_MODEL)
-    return SCORER if getattr(build, "scores_sequences", False) else str(own)
+_MISSING = object()
+
+
+class Traits:
+    """A view of a component with the members that its protocol leaves optional, each with a default.
+
+    A subclass declares them as attributes with values, and as methods whose bodies are the defaults. A member is read
+    from the component at each use; where the component has none, or an attribute in place of a method, the default
+    applies. Properties follow from the other members, whatever the component has. The component is not changed, and
+    need not inherit from anything.
+
+    Args:
+        component: a component, its class, or an object that it built.
+    """
+
+    def __init__(self, component: object) -> None:
+        self._component = component
+
+    if not TYPE_CHECKING:  # so that only declared members pass the type checker
+
+        def __getattribute__(self, name: str) -> Any:
+            own = super().__getattribute__(name)
+            if name.startswith("_") or isinstance(getattr(type(self), name), property):
+                return own
+            found = getattr(self._component, name, own)
+            return own if callable(own) and not callable(found) else found
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the component has the member itself."""
+        default = getattr(type(self), name)
+        found = getattr(self._component, name, _MISSING)
+        return callable(found) or (found is not _MISSING and not callable(default))

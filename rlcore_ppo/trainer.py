@@ -17,7 +17,7 @@ from torch import Tensor
 from rlcore import ops
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
-from rlcore.protocols import Policy, SamplerTraits
+from rlcore.protocols import Policy
 from rlcore.training import (
     Meter,
     Order,
@@ -163,7 +163,7 @@ class PPOTrainer:
         check(config, run.ranks.world)
         warn_of_bias(run)
         self.penalised = config.kl_coef > 0
-        gen, draws = run.config.gen, SamplerTraits(run.sampling.sampler).draws_from_policy
+        gen, draws = run.config.gen, run.sampling.traits.draws_from_policy
         if config.is_correction != "off" and (gen.top_k or gen.top_p < 1 or not draws):
             raise ConfigError(
                 f"trainer.is_correction = {config.is_correction!r}: options such as gen.top_k, gen.top_p and "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ import rlcore.protocols
 import rlcore.types
 from generators.docstrings import Undocumented, fields, outcome, read, read_function, signature, table
 from generators.examples import EXAMPLES, example
+from rlcore.components import Traits
 
 INTRODUCTION = """\
 # Protocols
@@ -32,6 +35,10 @@ BESIDE = {
 """Classes without a page of their own, described on the page of the protocol that they belong to."""
 SHOWN_BY = dict.fromkeys(("ParallelFiles", "Processes", "StagedFiles", "Uploader"), "register_services")
 """Protocol → the hook whose example shows it."""
+
+
+TRAITS = {"PromptPipeline": "PipelineTraits", "SamplePipeline": "PipelineTraits"}
+"""Protocol → the class of its optional members, where that has another name than the protocol."""
 
 
 def protocols_of(module: Any = rlcore.protocols) -> dict[str, type]:
@@ -66,16 +73,11 @@ def methods(protocol: type) -> Iterator[tuple[str, Callable[..., Any]]]:
 def _page(name: str, protocol: type, examples: Path) -> str:
     home = protocol.__module__.replace(".", "/") + ".py"
     lines = [f"# {name}", "", f"Generated from `{home}` by `make docs`; [all protocols](index.md).", ""]
-    lines += [read(protocol, name).text, "", *_bases(protocol), *_attributes(protocol)]
-    for method, function in methods(protocol):
-        where = f"{name}.{method}"
-        docstring = read_function(function, where)
-        shown = {"__call__": _snake_case(name), "__len__": "len"}.get(method, method)
-        written = signature(function, shown)
-        if isinstance(vars(protocol)[method], property):
-            written = f"{method}: {inspect.signature(function).return_annotation}"
-        lines += [f"## {method.strip('_')}", "", "```text", written, "```", "", docstring.text, ""]
-        lines += [*table(function, docstring), *outcome(docstring)]
+    lines += [read(protocol, name).text, "", *_bases(protocol), *_attributes(protocol), *_methods(name, protocol)]
+    traits = getattr(rlcore.protocols, TRAITS.get(name, f"{name}Traits"), None)
+    if traits is not None:
+        lines += ["## Optional members", "", read(traits, name).text, "", *_attributes(traits)]
+        lines += _methods(name, traits)
     for beside in BESIDE.get(name, ()):
         cls = getattr(rlcore.protocols, beside, None) or getattr(rlcore.types, beside)
         lines += fields(cls, beside)
@@ -83,6 +85,21 @@ def _page(name: str, protocol: type, examples: Path) -> str:
         shown = f"[{SHOWN_BY[name]}](../hooks/{SHOWN_BY[name]}.md)"
         return "\n".join([*lines, "## Example", "", f"The page of the hook {shown} has one.", ""])
     return "\n".join([*lines, *example(name, examples)])
+
+
+def _methods(name: str, protocol: type) -> list[str]:
+    lines = []
+    for method, function in methods(protocol):
+        if isinstance(vars(protocol)[method], property) and issubclass(protocol, Traits):
+            continue  # it follows from the other members
+        docstring = read_function(function, f"{name}.{method}")
+        shown = {"__call__": _snake_case(name), "__len__": "len"}.get(method, method)
+        written = signature(function, shown)
+        if isinstance(vars(protocol)[method], property):
+            written = f"{method}: {inspect.signature(function).return_annotation}"
+        lines += [f"## {method.strip('_')}", "", "```text", written, "```", "", docstring.text, ""]
+        lines += [*table(function, docstring), *outcome(docstring)]
+    return lines
 
 
 def _bases(protocol: type) -> list[str]:
@@ -93,17 +110,23 @@ def _bases(protocol: type) -> list[str]:
 
 def _attributes(protocol: type) -> list[str]:
     """Return the table of a protocol's attributes; their meanings are the docstrings below them in the source."""
-    annotations = inspect.get_annotations(protocol)
-    if not annotations:
+    if not inspect.get_annotations(protocol):
         return []
-    source = inspect.getsource(protocol).splitlines()
-    lines = ["| attribute | type | meaning |", "|---|---|---|"]
-    for name, kind in annotations.items():
-        at = next(i for i, line in enumerate(source) if line.strip().startswith(f"{name}:"))
-        below = source[at + 1].strip()
-        if not below.startswith('"""'):
+    body = ast.parse(inspect.getsource(protocol)).body[0].body  # type: ignore[attr-defined]  # of a class
+    has_defaults = any(isinstance(each, ast.AnnAssign) and each.value is not None for each in body)
+    lines = ["| attribute | type | default | meaning |", "|---|---|---|---|"]
+    if not has_defaults:
+        lines = ["| attribute | type | meaning |", "|---|---|---|"]
+    for each, below in pairwise([*body, ast.Pass()]):
+        if not isinstance(each, ast.AnnAssign):
+            continue
+        name, kind, value = (ast.unparse(part) if part else "" for part in (each.target, each.annotation, each.value))
+        if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
             raise Undocumented(f"{protocol.__name__}.{name}: it has no docstring below it")
-        lines.append(f"| `{name}` | `{kind}` | {below.strip(chr(34)).replace('|', chr(92) + '|')} |")
+        meaning = " ".join(str(below.value.value).split())
+        default = value.removeprefix("MappingProxyType(").removesuffix(")") if value.endswith("})") else value
+        cells = [f"`{name}`", f"`{kind}`", *([f"`{default}`"] if has_defaults else []), meaning]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return [*lines, ""]
 
 

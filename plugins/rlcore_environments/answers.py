@@ -16,7 +16,7 @@ import torch
 
 from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
-from rlcore.protocols import Environment, Step
+from rlcore.protocols import Environment, EnvironmentFactoryTraits, Step
 from rlcore.safe_text import shorten, show
 from rlcore_environments.worker import STATED, describe_misfit, wrong_methods, wrong_rows
 
@@ -287,16 +287,17 @@ def factory_of(given: Any) -> Factory:
     name = getattr(given, "__name__", type(given).__name__)
     if isinstance(make, type):
         check_methods(make.__name__, wrong_methods(make))
-    tools = list(getattr(source, "tools", None) or ())
+    traits = EnvironmentFactoryTraits(source)
+    tools = list(traits.tools or ())
     check_tools(tools)
     return Factory(
         name=name,
         make=make,
         tools=tools,
-        own_rows=getattr(source, "rows", None),
+        own_rows=traits.rows,
         wrong_rows=wrong_rows(source),
-        shutdown=getattr(source, "shutdown", None),
-        **stated({each: getattr(source, each, default) for each, default in STATED.items()}, name),
+        shutdown=traits.shutdown,
+        **stated({each: getattr(traits, each) for each in STATED}, name),
     )
 
 

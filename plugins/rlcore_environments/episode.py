@@ -18,7 +18,7 @@ import torch
 from rlcore.components import describe_error
 from rlcore.errors import RLCoreError
 from rlcore.logging import get_logger
-from rlcore.protocols import Policy, Turn
+from rlcore.protocols import EnvironmentTraits, Policy, Turn
 from rlcore.safe_text import shorten
 from rlcore.types import Episodes, Prompt, Trajectories
 from rlcore_environments.answers import LARGEST_REWARD, Answer, BadAnswer, Factory, check_environment, to_metric
@@ -252,8 +252,7 @@ class Attempt:
         made = check_environment(self._factory.make(), self._factory)
         if self._keep(made):
             return made.reset(row, seed=seed)
-        close = getattr(made, "close", None)
-        return finished(close()) if callable(close) else ()
+        return finished(EnvironmentTraits(made).close())
 
     def _keep(self, made: Any) -> bool:
         with self._lock:
@@ -279,9 +278,8 @@ class Attempt:
         """End the attempt, and return what closes its environment; without that, the thread ends too."""
         with self._lock:
             made, self._environment, self._is_over = self._environment, None, True
-        close: Callable[[], Any] | None = getattr(made, "close", None)
-        if callable(close):
-            return close
+        if "close" in (traits := EnvironmentTraits(made)):
+            return traits.close
         if self.thread is not None:
             self.thread.end()
         return None

@@ -21,7 +21,7 @@ from rlcore.components import describe_error
 from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError, DataError
 from rlcore.logging import get_logger
-from rlcore.protocols import Environment, RunView
+from rlcore.protocols import Environment, EnvironmentTraits, RunView
 from rlcore.safe_text import shorten, show
 from rlcore.settings import DataConfig
 from rlcore.types import is_conversation
@@ -196,11 +196,8 @@ def _result(reset: Future[Any], call: Pending) -> Any:
 
 def _close(environment: Any) -> None:
     """Close an environment, if it has the method; an error is logged, since the messages are known without it."""
-    close = getattr(environment, "close", None)
-    if not callable(close):
-        return
     try:
-        finished(close())
+        finished(EnvironmentTraits(environment).close())
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  an environment may raise anything

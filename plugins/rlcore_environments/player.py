@@ -13,7 +13,7 @@ from rlcore.config import evolve, structure, unstructure
 from rlcore.errors import ConfigError, DataError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.plugins.registry import all_registries
-from rlcore.protocols import PromptPipeline, Sampler
+from rlcore.protocols import PromptPipeline, Sampler, TrainerTraits
 from rlcore.sampling import derive_seeds
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.types import Prompt, Sample
@@ -278,7 +278,7 @@ class Player:
         """Return whether the trainer learns from rewards, and those of the environment are the only ones."""
         trainer, known = str(self.config.trainer.get("name")), all_registries().trainers
         target: Any = known.get(trainer).target() if trainer in known else None
-        return "reward_fn" in getattr(target, "needs", ()) and _is_only_environment(self.config.data.reward_fn)
+        return "reward_fn" in TrainerTraits(target).needs and _is_only_environment(self.config.data.reward_fn)
 
     def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""

@@ -287,11 +287,6 @@ class EnvironmentReward:
         """Return the rewards of B episodes."""
         return list(environment_rewards)
 
-    def open(self, run: Any) -> None:
-        """Let the sampler of episodes follow the run."""
-        if (follow := getattr(run.sampling.sampler, "follow", None)) is not None:
-            follow(run)
-
     @staticmethod
     def example_outputs() -> dict[str, list[float]]:
         """Return what the laws of rewards pass in place of texts: twelve episodes with one reward each."""

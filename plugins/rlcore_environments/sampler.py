@@ -86,11 +86,9 @@ class EpisodeSampler:
     ) -> None:
         self.inner, self.factory, self.options = sampler, factory, options
         self._make_dialogue, self.given = make_dialogue, given
-        self.exact_logprobs = SamplerTraits(sampler).exact_logprobs
-        self.draws_from_policy = SamplerTraits(sampler).draws_from_policy
-        for name in ("check", "renew_weights"):
-            if hasattr(sampler, name):
-                setattr(self, name, getattr(sampler, name))
+        traits = SamplerTraits(sampler)
+        self.exact_logprobs, self.draws_from_policy = traits.exact_logprobs, traits.draws_from_policy
+        self.check, self.renew_weights = traits.check, traits.renew_weights
         self.max_turns = options.max_turns or factory.max_turns or 16
         self.curriculum: Curriculum | None = None
         self.is_rewarded_alone = False
@@ -163,7 +161,7 @@ class EpisodeSampler:
         """Return the fingerprint of the source of an environment in another process; empty for others."""
         return self.factory.source
 
-    def follow(self, run: RunView) -> None:
+    def open(self, run: RunView) -> None:
         """Let the values that move over a run follow it, and write failed episodes to its folder if they end it."""
         self._failures.run = run
         if self.curriculum is not None:

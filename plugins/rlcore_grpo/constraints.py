@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rlcore.config import unstructure
 from rlcore.errors import ConfigError
-from rlcore.protocols import SamplerTraits
 from rlcore.training import Run
 from rlcore_grpo.config import GRPOConfig
 
@@ -145,7 +144,7 @@ def check_sampling(config: GRPOConfig, run: Run, longest: int) -> None:
         ConfigError: two options contradict each other.
     """
     gen = run.config.gen
-    differs = gen.top_k or gen.top_p < 1 or not SamplerTraits(run.sampling.sampler).draws_from_policy
+    differs = gen.top_k or gen.top_p < 1 or not run.sampling.traits.draws_from_policy
     if config.is_correction != "off" and differs:
         raise ConfigError(
             f"trainer.is_correction = '{config.is_correction}': with gen.top_k, gen.top_p, or options of the sampler "

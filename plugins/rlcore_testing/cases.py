@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import attrs
 
-from rlcore.components import KINDS, LANGUAGE_MODEL, SCORER, Component, describe_error, kind_built, normalise
+from rlcore.components import KINDS, LANGUAGE_MODEL, SCORER, Component, describe_error, normalise
 from rlcore.config.options import fields
 from rlcore.errors import PluginError
 from rlcore.plugins.discovery import Plugin, State
@@ -257,8 +257,10 @@ def _law_kind(component: Component[Any]) -> str:
     """Return the kind of the laws about a component: those of scorers, or of other models, for their architectures."""
     if component.kind != "architectures":
         return component.kind
+    from rlcore.protocols import ArchitectureTraits  # imports torch
+
     try:
-        kind = kind_built(component.target())
+        kind = ArchitectureTraits(component.target()).kind
     except PluginError:  # the_target_imports reports that
         return component.kind
     return {LANGUAGE_MODEL: component.kind, SCORER: "scorers"}.get(kind, "learners")

@@ -16,13 +16,13 @@ from typing import Any
 import attrs
 from transformers import PretrainedConfig
 
-from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
+from rlcore.components import LANGUAGE_MODEL, SCORER
 from rlcore.config import evolve, structure
 from rlcore.errors import ConfigError, InputsError
 from rlcore.logging import get_logger
 from rlcore.plugins.choice import Wrapping
 from rlcore.plugins.metadata import configured
-from rlcore.protocols import RunView
+from rlcore.protocols import ArchitectureTraits, RunView
 from rlcore.safe_text import shorten
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training import Order, Run
@@ -331,10 +331,10 @@ def _read(settings: TrainConfig, where: str, num_rows: int) -> list[Shown]:
     if not given and inputs.environment is None:
         raise InputsError(f"{where}: has no rows to show: set data.samples or data.prompts")
     chosen = choose(settings, inputs, where, Wrapping(config=settings))
-    kind = kind_built(chosen.architecture.component.target())
-    if kind not in (LANGUAGE_MODEL, SCORER):
+    architecture = ArchitectureTraits(chosen.architecture.component.target())
+    if (kind := architecture.kind) not in (LANGUAGE_MODEL, SCORER):
         raise ConfigError(f"{where}: this run trains {kind}; rlcore preview shows the rows of models of text")
-    read = getattr(chosen.architecture.component.target(), "read_tokenizer", load_tokenizer)  # such as a processor
+    read = architecture.read_tokenizer or load_tokenizer  # such as that of a processor
     tokenizer = read(inputs.model, inputs.tokenizer, chosen.architecture.options)
     config = _model_config(inputs.model, settings.model.get("revision"))
     is_split = config is not None and kind_of(config) is ENCODER_DECODER

@@ -21,6 +21,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 def _init(arguments: argparse.Namespace) -> int:
     from rlcore.plugins.registry import all_registries
+    from rlcore.protocols import TrainerTraits
     from rlcore.settings import TrainConfig
 
     known = all_registries()
@@ -28,9 +29,10 @@ def _init(arguments: argparse.Namespace) -> int:
     path = arguments.out or Path(f"{component.name}.yaml")
     if path.exists():
         raise RunExists(f"{path}: exists; name another file with --out")
-    options, needs = component.config_class(), getattr(component.target(), "needs", ())
+    options, needs = component.config_class(), TrainerTraits(component.target()).needs
     lines = [f"# {component.summary}. Fill in the values in capitals; a comment shows an option's default.", ""]
-    architecture = known.architectures.get(getattr(component.target(), "architecture", "causal_lm")).config_class()
+    own = TrainerTraits(component.target()).architecture
+    architecture = known.architectures.get(own if isinstance(own, str) else "causal_lm").config_class()
     lines += ["model:", "  path: MODEL  # hub id, folder or GGUF file"]
     lines += [*_comments([] if architecture is None else describe(architecture)), ""]
     lines += ["trainer:", f"  name: {arguments.trainer}"]

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from rlcore.config.options import to_json, to_plain
 from rlcore.errors import DataError
+from rlcore.protocols import TokenizerTraits
 from rlcore.safe_text import is_secret
 from rlcore.types import Prompt, Sample, SampleReward
 from rlcore.types.trajectories import has_samples
@@ -280,7 +281,7 @@ def fingerprint_tokenizer(tokenizer: Any) -> str:
         steps = (backend.model, backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder)
         parts = [b"" if step is None else step.__getstate__() for step in steps]
     special = sorted(to_plain(tokenizer.special_tokens_map).items())
-    beside_texts = getattr(tokenizer, "fingerprint_parts", ())  # of one that reads images, their processor
+    beside_texts = TokenizerTraits(tokenizer).fingerprint_parts
     more = (sorted(tokenizer.get_added_vocab().items()), special, tokenizer.chat_template, *beside_texts)
     return digest([*parts, _encode(to_json(more))])
 

@@ -188,9 +188,10 @@ def _refuse(parser: argparse.ArgumentParser, known: Sequence[str], options: Sequ
 
 def _train_by_name(component: Component[Any], arguments: argparse.Namespace) -> int:
     from rlcore.config import merge, parse_overrides
+    from rlcore.protocols import TrainerTraits
 
     given = {path: text for path, text in vars(arguments).items() if path not in _NO_OPTIONS and text is not None}
-    needs = getattr(component.target(), "needs", ())
+    needs = TrainerTraits(component.target()).needs
     main_input = "prompts" if "prompts" in needs else "samples"
     if (data := given.pop("data", None)) is not None:
         given[f"data.{main_input}"] = data

@@ -11,6 +11,7 @@ from rlcore.protocols.algorithms import (
 )
 from rlcore.protocols.learners import (
     Architecture,
+    ArchitectureTraits,
     Decoder,
     DecoderRequest,
     DecodeStep,
@@ -19,6 +20,7 @@ from rlcore.protocols.learners import (
     Learner,
     MovingReference,
     Policy,
+    PolicyTraits,
     Restorable,
     SequenceScorer,
     SizedVocabulary,
@@ -28,20 +30,26 @@ from rlcore.protocols.learners import (
 from rlcore.protocols.pipeline import (
     Environment,
     EnvironmentFactory,
+    EnvironmentFactoryTraits,
+    EnvironmentTraits,
     EpisodePlayer,
+    PipelineTraits,
     PreviewPipeline,
     PromptPipeline,
+    RewardTraits,
     RowStream,
     SamplePipeline,
     SourcePipeline,
     Step,
     Tokenizer,
+    TokenizerTraits,
     Turn,
 )
 from rlcore.protocols.run_views import (
     Command,
     Divisible,
     Logger,
+    LoggerTraits,
     ParallelFiles,
     Processes,
     RunView,
@@ -51,10 +59,11 @@ from rlcore.protocols.run_views import (
 )
 
 __all__ = [
-    "Architecture", "Command", "DecodeStep", "Decoder", "DecoderRequest", "Divisible", "Environment",
-    "EnvironmentFactory", "EpisodePlayer", "Head", "HeadBuilder", "Learner", "Logger", "MovingReference",
-    "OptimizerBuilder", "ParallelFiles", "Policy", "PreviewPipeline", "Processes", "PromptPipeline", "Restorable",
-    "RolloutStore", "RowStream", "RunView", "SamplePipeline", "Sampler", "SamplerTraits", "SchedulerBuilder",
-    "SequenceScorer", "Sharding", "SizedVocabulary", "SourcePipeline", "StagedFiles", "SteeringHead", "Step",
-    "Tokenizer", "Trainer", "TrainerTraits", "Trunk", "Turn", "Uploader",
+    "Architecture", "ArchitectureTraits", "Command", "DecodeStep", "Decoder", "DecoderRequest", "Divisible",
+    "Environment", "EnvironmentFactory", "EnvironmentFactoryTraits", "EnvironmentTraits", "EpisodePlayer", "Head",
+    "HeadBuilder", "Learner", "Logger", "LoggerTraits", "MovingReference", "OptimizerBuilder", "ParallelFiles",
+    "PipelineTraits", "Policy", "PolicyTraits", "PreviewPipeline", "Processes", "PromptPipeline", "Restorable",
+    "RewardTraits", "RolloutStore", "RowStream", "RunView", "SamplePipeline", "Sampler", "SamplerTraits",
+    "SchedulerBuilder", "SequenceScorer", "Sharding", "SizedVocabulary", "SourcePipeline", "StagedFiles",
+    "SteeringHead", "Step", "Tokenizer", "TokenizerTraits", "Trainer", "TrainerTraits", "Trunk", "Turn", "Uploader",
 ]  # fmt: skip

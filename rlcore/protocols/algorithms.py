@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from rlcore.components import Traits
 from rlcore.protocols.learners import Learner, Policy
+from rlcore.protocols.run_views import RunView
 from rlcore.types import Metrics, Prompt, Trajectories
 
 if TYPE_CHECKING:
+    from rlcore.ranks import Ranks
     from rlcore.settings import SamplingConfig
 
 
@@ -29,35 +31,6 @@ class Trainer(Protocol):
     * `steps` trains. A trainer whose rounds are rollouts calls `run.observers.on_rollout(run, batch)` once a round.
     * `state_dict` and `policy()` together hold everything needed to resume at every `yield`: the states of the updater,
       of the order of the data and of the store among them. They are equal on all ranks.
-
-    Optional attributes that a run reads:
-
-    * `default_for`: names of the inputs for which this trainer is selected when the user names none, such as
-      `("reward_fn",)` or `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs
-      over one of them; two trainers that fit equally well are an error that names both.
-    * `headline`: names of the metrics that matter most, such as `("reward/mean", "cost/")`, where a slash at the end
-      names a group. They come first on the console and in the report. The first that begins with `eval/` ranks
-      checkpoints where samples are held out and the user sets no `checkpoint.metric`.
-    * `sample_pipeline`, `prompt_pipeline`, `architecture`: names of the registered components that this trainer stands
-      on, such as `"preferences"`, for runs in which the user does not set `data.sample_pipeline`,
-      `data.prompt_pipeline` or `model.architecture`. If the name depends on the trainer's options, the attribute is a
-      static method that returns it, called with them. The conformance kit then feeds the trainer the `example_rows` of
-      that pipeline, and trains the `example_model` of that architecture.
-    * `off_policy`: True if the loss is right for samples of any distribution, such as that of imitating the best ones.
-      A sampler of another model than the policy, such as `openai`, refuses a trainer that needs prompts without it.
-    * `scores_samples`: True if reward functions score outputs to the prompts of `samples`, whose columns they receive.
-    * `default_beta`: the value of `gen.beta` where the user sets none, for a policy with Q-heads; 0 if left out.
-    * `upcoming`: a method `upcoming(steps)` that returns the arguments of the next calls of `run.rollout`, with which
-      `run.asynchronous` samples rounds ahead.
-
-    Optional attributes for the conformance kit and for `rlcore plan`, the command that estimates memory:
-
-    * `lowers`: the metric that must fall in the kit's training law, such as `"loss/policy"`; for a trainer that learns
-      from samples without making them more likely, for example from preferences.
-    * `workload`: a static method `workload(config, num_prompts)` for `rlcore plan`. It returns batch sizes and model
-      heads by the names of that package's class `Workload`, without those that have an option of the same name.
-    * `rehearse`: for a trainer of models that are no language models, a static method that returns the parts of a step
-      that `rlcore plan` measures, by the names of that package's class `Rehearsal`.
     """
 
     needs: tuple[str, ...]
@@ -94,64 +67,62 @@ class Trainer(Protocol):
         ...
 
 
-T = TypeVar("T")
+OwnComponent = str | Callable[[Any], str | None] | None
+"""The name of a component that a trainer stands on, or a function of the trainer's options that returns it."""
 
 
-class Stated(Generic[T]):
-    """An attribute that a component may have, read from it at each use; where it has none, the default."""
+class TrainerTraits(Traits):
+    """What the class of a trainer may state, and a trainer may offer, beside `Trainer`.
 
-    def __init__(self, default: T) -> None:
-        self.default, self.name = default, ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, traits: Any, owner: type) -> T:
-        return cast("T", getattr(traits.component, self.name, self.default))
-
-
-@attrs.frozen
-class TrainerTraits:
-    """What a trainer's class states beside the attributes it must have, with defaults for what it leaves out.
-
-    `Trainer` describes each. The class is not changed, and need not inherit from anything.
+    The conformance kit feeds a trainer the `example_rows` of the pipeline that it names, and trains the `example_model`
+    of the architecture that it names.
     """
 
-    component: object
-    needs = Stated[Sequence[str]](())
-    default_for = Stated[Sequence[str]](())
-    headline = Stated[Sequence[str]](())
-    off_policy = Stated(default=False)
-    scores_samples = Stated(default=False)
-    default_beta = Stated(0.0)
+    needs: Sequence[str] = ()
+    """Names of the required inputs, which every trainer states; none for a class that is no trainer."""
+    default_for: Sequence[str] = ()
+    """Names of the inputs for which this trainer is selected when the user names none, such as `("reward_fn",)` or
+    `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs over one of them; two
+    trainers that fit equally well are an error that names both."""
+    headline: Sequence[str] = ()
+    """Names of the metrics that matter most, such as `("reward/mean", "cost/")`, where a slash at the end names a
+    group. They come first on the console and in the report. The first that begins with `eval/` ranks checkpoints where
+    samples are held out and the user sets no `checkpoint.metric`."""
+    prompt_pipeline: OwnComponent = None
+    """Name of the registered pipeline for runs in which the user does not set `data.prompt_pipeline`. If it depends on
+    the trainer's options, a static method that returns it, called with them."""
+    sample_pipeline: OwnComponent = None
+    """Likewise for `data.sample_pipeline`, such as `"preferences"`."""
+    architecture: OwnComponent = None
+    """Likewise for `model.architecture`."""
+    off_policy: bool = False
+    """Whether the loss is right for samples of any distribution, such as that of imitating the best ones. A sampler of
+    another model than the policy, such as `openai`, refuses a trainer that needs prompts without it."""
+    scores_samples: bool = False
+    """Whether reward functions score outputs to the prompts of `samples`, whose columns they receive."""
+    default_beta: float = 0.0
+    """The value of `gen.beta` where the user sets none, for a policy with Q-heads."""
+    upcoming: Callable[[int], Sequence[tuple[Sequence[Prompt], int]]] | None = None
+    """A method `upcoming(steps)` that returns the arguments of the next calls of `run.rollout`, with which
+    `run.asynchronous` samples rounds ahead."""
+    lowers: str | None = None
+    """The metric that must fall in the conformance kit's training law, such as `"loss/policy"`; for a trainer that
+    learns from samples without making them more likely, for example from preferences."""
+    workload: Callable[[Any, int], Any] | None = None
+    """A static method `workload(config, num_prompts)` for `rlcore plan`, the command that estimates memory. It returns
+    batch sizes and model heads by the names of that package's class `Workload`, without those that have an option of
+    the same name."""
+    rehearse: Callable[..., Any] | None = None
+    """A static method, for a trainer of models that are no language models, that returns the parts of a step that
+    `rlcore plan` measures, by the names of that package's class `Rehearsal`."""
 
 
 class Sampler(Protocol):
     """A function that generates rollouts; the one called `default` comes with the package of models.
 
-    A sampler that intentionally samples from another distribution than the policy's sets an attribute
-    `draws_from_policy = False`, which the conformance kit reads. One that keeps a copy of the weights compares
-    `policy.version` at each call and renews the copy when it has changed.
-
-    A sampler whose columns `logprobs` and `values` are what the policy itself computes, with its current weights and in
-    its precision, sets an attribute `exact_logprobs = True`. In a run at full precision, trainers then use these
-    columns in place of a forward pass over the sampled tokens (`gen.reused_logprobs`). An object that wraps a sampler
-    has the attribute only if it sets it itself.
-
-    A sampler may have methods `submit` and `collect`, with which a run with `run.asynchronous` begins a round and asks
-    for its rows later; other samplers are called in a thread.
-
-    A sampler that does not run the policy needs no whole weights where they are divided, and has a method
-    `renew_weights(policy, prompts)`: every rank calls it before ranks sample, with some of its prompts, or none. It
-    reads `Divisible.weights()` to the end on every rank, and makes passes of the policy inside `Divisible.by_block`.
-
-    A sampler may have methods `open(run)`, which receives the run before its model is built, and
-    `check(policy, samplings)`, which receives those of `gen` and `eval.gen` before the first step, to refuse options.
-    Methods with the names of observer hooks are called as those of an observer, as they are of the run's model.
-
-    A sampler may have a method `close()`, without arguments, which is called once at the end of the run, whether or not
-    the run failed: to end processes or free memory. The sampler may be called again afterwards, for example by
-    `Result.generate`, and then starts anew.
+    A sampler that keeps a copy of the weights compares `policy.version` at each call and renews the copy when it has
+    changed. Methods with the names of observer hooks are called as those of an observer, as they are of the run's
+    model.
     """
 
     def __call__(
@@ -192,20 +163,59 @@ class Sampler(Protocol):
         ...
 
 
-@attrs.frozen
-class SamplerTraits:
-    """What a sampler states about its samples, with defaults for what it leaves out.
+class SamplerTraits(Traits):
+    """What a sampler may state and offer beside `Sampler`; an engine may change what it states during a run."""
 
-    `Sampler` describes the first two. They are read at each use, because an engine may change them.
-    """
-
-    component: object
-    draws_from_policy = Stated(default=True)
-    exact_logprobs = Stated(default=False)
-    lags = Stated(default=False)
+    draws_from_policy: bool = True
+    """False for a sampler that intentionally samples from another distribution than the policy's; the conformance kit
+    reads it."""
+    exact_logprobs: bool = False
+    """Whether the columns `logprobs` and `values` are what the policy itself computes, with its current weights and in
+    its precision. In a run at full precision, trainers then use these columns in place of a forward pass over the
+    sampled tokens (`gen.reused_logprobs`). An object that wraps a sampler has it only if it sets it itself."""
+    lags: bool = False
     """Whether the sampler has older weights on purpose (`run.asynchronous`)."""
-    one_version = Stated(default=False)
+    one_version: bool = False
     """Whether a round ahead is sampled with one version of the weights."""
+    source: str = "no source"
+    """Fingerprint of the source of what it samples from, of a sampler whose environment another process imports."""
+    submit: Callable[..., Any] | None = None
+    """With `collect`, begins a round in a run with `run.asynchronous`, which asks for its rows later; samplers without
+    these methods are called in a thread."""
+    collect: Callable[[Any], Trajectories] | None = None
+    """Returns the rows of a round that `submit` began."""
+    renew_weights: Callable[[Policy, Sequence[Prompt]], object] | None = None
+    """A method `renew_weights(policy, prompts)` of a sampler that does not run the policy, and needs no whole weights
+    where they are divided: every rank calls it before ranks sample, with some of its prompts, or none. It reads
+    `Divisible.weights()` to the end on every rank, and makes passes of the policy inside `Divisible.by_block`."""
+
+    def open(self, run: RunView) -> object:
+        """Receive the run before its model is built.
+
+        Args:
+            run: the run, whose parts that need the model are not there yet.
+        """
+
+    def check(self, policy: Policy, samplings: Sequence[SamplingConfig]) -> object:
+        """Refuse options before the first step.
+
+        Args:
+            policy: the policy to sample from.
+            samplings: the sections `gen` and `eval.gen`, the latter once for each of its variants.
+        """
+
+    def check_round(self, ranks: Ranks) -> object:
+        """Check what all ranks have sampled since the last call; all ranks call together.
+
+        Args:
+            ranks: this process's place among the others.
+        """
+
+    def close(self) -> object:
+        """End processes or free memory; called once at the end of the run, whether or not the run failed.
+
+        The sampler may be called again afterwards, for example by `Result.generate`, and then starts anew.
+        """
 
 
 class RolloutStore(Protocol):

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
 import torch
 from torch import Tensor
 
+from rlcore.components import LANGUAGE_MODEL, SCORER, Traits
 from rlcore.types import PolicyOutputs, Trajectories
 
 
@@ -261,12 +263,7 @@ class Learner(Protocol):
 
 
 class Policy(Learner, Protocol):
-    """A language model, as an algorithm uses it.
-
-    A policy with a head that computes advantages (`SteeringHead`) has an attribute `steers`, which is True: it can be
-    sampled with `gen.beta`. A method `sampling_copy` returns a policy with the present weights for good, from which
-    `run.asynchronous` samples while this one learns.
-    """
+    """A language model, as an algorithm uses it."""
 
     eos_token_ids: tuple[int, ...]
     """Tokens that end a sequence."""
@@ -307,6 +304,16 @@ class Policy(Learner, Protocol):
             advantages: also return advantages at each step; only for a policy that `steers`.
         """
         ...
+
+
+class PolicyTraits(Traits):
+    """What a policy may offer beside `Policy`."""
+
+    steers: bool = False
+    """Whether it has a head that computes advantages (`SteeringHead`), so that it can be sampled with `gen.beta`."""
+    sampling_copy: Callable[[], Policy] | None = None
+    """Returns a policy with the present weights for good, from which `run.asynchronous` samples while this one
+    learns."""
 
 
 @runtime_checkable
@@ -399,18 +406,7 @@ class Architecture(Protocol):
     """A function that builds a policy from a model spec; `causal_lm` is one.
 
     The conformance kit tests an architecture with GPT-2 and Llama, or with T5 and BART if its options include those of
-    `seq2seq_lm`. An architecture for other models sets an attribute `example_model`, a function that returns one, with
-    the same weights in every call; for models that are none of `transformers`, it also sets `reference_logprobs`, a
-    function of such a model and the token ids of one sequence that returns the log-probs of the token after each of
-    them, float[T, V], with which the kit compares scores.
-
-    An architecture with the attribute `scores_sequences = True` builds a `SequenceScorer`, and is called as
-    `build(spec, config, tokenizer=...)`; `sequence_scorer` is one.
-
-    An architecture that builds a `Learner` of another kind states which in an attribute `builds`, such as
-    `"an image pipeline"`, has an `example_model`, and is called in the same way. Trainers pass that kind to
-    `run.build`. A mapping `example_inputs` replaces inputs with which the conformance kit trains the example,
-    such as `{"reward_fn": "brightness"}`.
+    `seq2seq_lm`; an architecture for other models has an `example_model`.
     """
 
     def __call__(
@@ -439,3 +435,31 @@ class Architecture(Protocol):
                 builders that have this parameter; others receive the folder as `spec`.
         """
         ...
+
+
+class ArchitectureTraits(Traits):
+    """What an architecture may state and offer beside `Architecture`."""
+
+    builds: str = LANGUAGE_MODEL
+    """What it builds, of an architecture of a `Learner` of another kind, such as `"an image pipeline"`. It is called
+    as `build(spec, config, tokenizer=...)` and has an `example_model`; trainers pass this kind to `run.build`."""
+    scores_sequences: bool = False
+    """Whether it builds a `SequenceScorer`, called as `build(spec, config, tokenizer=...)`; `sequence_scorer` does."""
+    read_tokenizer: Callable[[Any, Any, Any], Any] | None = None
+    """Returns the tokenizer of a model, such as a processor, from the model that the user passed, the tokenizer that
+    the user passed, and the options; where it is left out, it is one of `transformers`."""
+    example_model: Callable[[], Any] | None = None
+    """Returns a model for the conformance kit, with the same weights in every call."""
+    example_inputs: Mapping[str, Any] = MappingProxyType({})
+    """Inputs with which the conformance kit trains the example instead of its own, such as
+    `{"reward_fn": "brightness"}`."""
+    reference_logprobs: Callable[[Any, list[int]], Tensor] | None = None
+    """For models that are none of `transformers`: returns the log-probs of the token after each of those of one
+    sequence, float[T, V], from an `example_model` and token ids; the conformance kit compares scores with them."""
+    reference_score: Callable[..., Any] | None = None
+    """Likewise for the score of one sequence, of a scorer whose head is none of `transformers`."""
+
+    @property
+    def kind(self) -> str:
+        """What it builds: `LANGUAGE_MODEL`, `SCORER`, or what `builds` states."""
+        return SCORER if self.scores_sequences else self.builds

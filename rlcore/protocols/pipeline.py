@@ -7,11 +7,14 @@ token ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import attrs
 
+from rlcore.components import Traits
 from rlcore.protocols.algorithms import Sampler
+from rlcore.protocols.run_views import RunView
 from rlcore.types import Prompt, Sample, SampleReward
 
 if TYPE_CHECKING:
@@ -40,11 +43,17 @@ class Tokenizer(Protocol):
         ...
 
 
+class TokenizerTraits(Traits):
+    """What a tokenizer may offer beside `Tokenizer`."""
+
+    fingerprint_parts: Sequence[str | bytes] = ()
+    """What decides which tokens a row becomes beside the vocabulary, such as the options of a processor of images."""
+
+
 class PromptPipeline(Protocol):
     """A function that turns a data source into prompts; `prompts` is one.
 
-    A pipeline whose rows have a format of their own provides examples for the conformance kit in an attribute
-    `example_rows`. One that is a `PreviewPipeline` lets a run check reward functions before it loads the model.
+    One that is a `PreviewPipeline` lets a run check reward functions before it loads the model.
     """
 
     def __call__(
@@ -74,9 +83,8 @@ class SamplePipeline(Protocol):
     `run.samples` then holds these objects, in which the core finds the sequences (`rlcore.types.sequences_of`) to
     fingerprint and to plan them.
 
-    A pipeline whose rows have a format of their own provides examples for the conformance kit in an attribute
-    `example_rows`. One that is a `SourcePipeline` opens its streams and reads further sources of the run itself;
-    otherwise the pipeline `samples` does.
+    One that is a `SourcePipeline` opens its streams and reads further sources of the run itself; otherwise the pipeline
+    `samples` does.
     """
 
     def __call__(
@@ -97,6 +105,13 @@ class SamplePipeline(Protocol):
             such as one for each turn of a conversation, if it is not streamed.
         """
         ...
+
+
+class PipelineTraits(Traits):
+    """What a pipeline may offer beside `PromptPipeline` and `SamplePipeline`."""
+
+    example_rows: Sequence[Any] | None = None
+    """Rows for the conformance kit, of a pipeline whose rows have a format of their own."""
 
 
 @runtime_checkable
@@ -276,10 +291,7 @@ class Step:
 
 
 class Environment(Protocol):
-    """One episode; there is an object for each completion, and none is used twice. Methods may be coroutines.
-
-    An optional method `close()` is called once, whatever happened before it.
-    """
+    """One episode; there is an object for each completion, and none is used twice. Methods may be coroutines."""
 
     def reset(self, row: Mapping[str, Any], *, seed: int) -> Messages:
         """Return the first messages; they follow from the arguments alone. Empty if the row's prompt is all.
@@ -299,19 +311,69 @@ class Environment(Protocol):
         ...
 
 
-class EnvironmentFactory(Protocol):
-    """What is registered with `register_environments`: a class of environments, or an object with the method `make`.
+class EnvironmentTraits(Traits):
+    """What an environment may offer beside `Environment`."""
 
-    Optional attributes, of a class as well: `tools` (JSON schemas, which the chat template renders), `max_turns`,
-    `concurrency` (most calls at a time), `replayable` (false if the same turns may have other answers), `reward_names`
-    (rewards that are metrics of every episode, 0 where they are not given), `gives_rewards` (false if all rewards are
-    those of reward functions), and the methods `rows(split)`, which returns the rows of `train` or `eval` that the user
-    does not give, and `shutdown()`.
-    """
+    def close(self) -> Any:
+        """End the episode; called once, whatever happened before. It may be a coroutine."""
+
+
+class EnvironmentFactory(Protocol):
+    """What is registered with `register_environments`: a class of environments, or an object with the method `make`."""
 
     def make(self) -> Environment:
         """Return the environment of one episode."""
         ...
+
+
+class EnvironmentFactoryTraits(Traits):
+    """What a class or a factory of environments may state and offer beside `EnvironmentFactory`."""
+
+    tools: Sequence[Any] | None = None
+    """JSON schemas of tools, which the chat template renders."""
+    max_turns: int | None = 0
+    """Most turns of the policy; 0 or None for no limit of its own."""
+    concurrency: int | None = 0
+    """Most calls at a time; 0 or None for no limit of its own."""
+    replayable: bool = True
+    """Whether the same row, seed and turns have the same answers."""
+    gives_rewards: bool = True
+    """False if all rewards are those of reward functions."""
+    reward_names: Sequence[str] = ()
+    """Rewards that are metrics of every episode, 0 where they are not given."""
+    rows: Callable[[str], Any] | None = None
+    """Returns the rows of `train` or `eval` that the user does not give."""
+    shutdown: Callable[[], Any] | None = None
+    """Ends what all environments share."""
+    example_turns: Sequence[str] = ()
+    """Texts with which episodes get somewhere, for previews and the conformance kit."""
+    example_turns_of: Callable[[dict[str, Any], int], Sequence[str]] | None = None
+    """Likewise, a function of a row and a seed."""
+    example_row: Mapping[str, Any] = MappingProxyType({})
+    """A row for the conformance kit, of environments without `rows`."""
+
+
+class RewardTraits(Traits):
+    """What a reward function may offer (`rlcore.hookspecs.register_rewards`)."""
+
+    example_outputs: Callable[[], Mapping[str, Any]] | None = None
+    """For the conformance kit, of a reward that scores no text: returns what is passed in place of texts, by the name
+    of the parameter."""
+    scorer: Any = None
+    """The model that scores, which `rlcore plan` measures."""
+
+    def open(self, run: RunView) -> object:
+        """Receive the run; called once, before the first call. An error ends the run.
+
+        Args:
+            run: the run.
+        """
+
+    def close(self) -> object:
+        """End processes or free memory; called once at the end of the run.
+
+        Called again after it, the function starts anew.
+        """
 
 
 class EpisodePlayer(Protocol):

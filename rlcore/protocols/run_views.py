@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from rlcore.components import Traits
 from rlcore.protocols.learners import Learner
 from rlcore.types import Metrics
 
@@ -99,9 +100,7 @@ class Logger(Protocol):
     """A destination of metrics besides `metrics.jsonl`, built as `Logger(config, run)` on rank 0 only.
 
     `run` is a `rlcore.protocols.RunView`. If a logger raises, the error is logged once, and the logger is closed and
-    not called again in that run; with `RLCORE_STRICT_PLUGINS` set, the run ends with a `PluginError`. A logger that
-    writes files outside `run.dir` has an attribute `writes_outside`, a function `(config, run)` that returns their
-    paths, for the conformance kit.
+    not called again in that run; with `RLCORE_STRICT_PLUGINS` set, the run ends with a `PluginError`.
     """
 
     def metrics(self, step: int, metrics: Metrics) -> None:
@@ -130,6 +129,15 @@ class Logger(Protocol):
             error: the exception that ended the run, or None.
         """
         ...
+
+
+class LoggerTraits(Traits):
+    """What the class of a logger may state for the conformance kit beside `Logger`."""
+
+    writes_outside: Callable[[Any, RunView], Sequence[Path | str]] | None = None
+    """A static method `writes_outside(config, run)` that returns the paths of files outside `run.dir`."""
+    keeps_elsewhere: bool = False
+    """Whether metrics are in a service, or in a database that several runs share."""
 
 
 class Command(Protocol):

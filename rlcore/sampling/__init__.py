@@ -17,7 +17,7 @@ from torch import Tensor
 from rlcore.data.user_code import parameters_of
 from rlcore.errors import ConfigError, DataError
 from rlcore.plugins.registry import registries
-from rlcore.protocols import Policy
+from rlcore.protocols import Policy, PolicyTraits
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 
@@ -79,7 +79,7 @@ def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") 
             f"{where}.min_new_tokens = {sampling.min_new_tokens}: must not exceed max_new_tokens, "
             f"{sampling.max_new_tokens}"
         )
-    if sampling.beta and not getattr(policy, "steers", False):
+    if sampling.beta and not PolicyTraits(policy).steers:
         raise ConfigError(
             f"{where}.beta = {sampling.beta:g}: steers by the advantages of Q-heads, and this policy has none; leave "
             "beta at 0, or choose a trainer that gives its policy Q-heads"

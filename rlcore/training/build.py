@@ -21,7 +21,7 @@ from rlcore.checkpoints.claim import Claim, RunLock, claim
 from rlcore.checkpoints.identity import check_identity, explain_missing_plugins, record_processes, versions_of
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import seed_dropout, seed_everything
-from rlcore.components import LANGUAGE_MODEL, SCORER, Component, kind_built
+from rlcore.components import LANGUAGE_MODEL, SCORER, Component
 from rlcore.config import Problems, evolve, unstructure
 from rlcore.data.user_code import parameters_of
 from rlcore.errors import ConfigError, InputsError, RewardError
@@ -31,7 +31,7 @@ from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.choice import Choice, Chooser, Wrapping
 from rlcore.plugins.observers import Observers, find_uploader, idle_providers
 from rlcore.plugins.registry import all_registries, registries, services
-from rlcore.protocols import PreviewPipeline, Trainer, TrainerTraits
+from rlcore.protocols import ArchitectureTraits, PreviewPipeline, RewardTraits, SamplerTraits, Trainer, TrainerTraits
 from rlcore.ranks import Ranks, check_processes
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.chosen_rewards import resolve
@@ -90,7 +90,7 @@ def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> No
             is a warning: it may need a larger batch, or outputs of a form that the policy keeps.
         DataError: a file of prompts cannot be read, or a function cannot be found.
     """
-    if kind_built(chosen.architecture.component.target()) not in (LANGUAGE_MODEL, SCORER):
+    if ArchitectureTraits(chosen.architecture.component.target()).kind not in (LANGUAGE_MODEL, SCORER):
         return  # outputs that are no text
     if inputs.environment is not None:
         return  # functions may take arguments that only an episode has
@@ -362,22 +362,23 @@ def _build_run(
         rewards = Rewards.load(chosen.rewards, timeout_s=config.run.reward_timeout_s)
         for reward, function in zip(chosen.rewards, rewards.functions, strict=True):
             if reward.choice is not None:  # a function of the user's own is not the run's to close
-                closing.hold(function.call, reward.choice.component.qualified)
-                begin(function.call)
+                closing.hold(RewardTraits(function.call).close, reward.choice.component.qualified)
+                RewardTraits(function.call).open(run_now())
         return rewards
 
-    def begin(built: Any) -> None:
-        if callable(begun := getattr(built, "open", None)):
-            begun(weak_run())
+    def run_now() -> Run:
+        found = weak_run()
+        assert found is not None  # whoever makes rewards holds the run
+        return found
 
     progress, models = Progress(total_steps=config.run.steps), Models(chosen.architecture, inputs, place, ranks)
     closing = Closing(observers, progress)
     build_prompts, turns = chosen.prompts.build(), chosen.sampler.build()
-    closing.hold(turns, chosen.sampler.component.qualified)
+    closing.hold(SamplerTraits(turns).close, chosen.sampler.component.qualified)
     sampler = turns
     if inputs.environment is not None:
         player = open_player(chosen.environment, inputs, config)
-        closing.hold(player, "data.environment")
+        closing.hold(player.close, "data.environment")
         inputs = with_rows(inputs, player)
         build_prompts, sampler = player.pipeline(build_prompts), player.sampler(sampler)
     data = RunData(
@@ -395,7 +396,9 @@ def _build_run(
         make_sharding=lambda: chosen.sharding.wrap(chosen.sharding.component.target())(config.run, ranks),
     )  # fmt: skip
     weak_run = weakref.ref(run)  # the run holds `make_rewards`: a cycle would keep the model after the run is dropped
-    begin(turns)
+    SamplerTraits(turns).open(run)
+    if sampler is not turns:
+        SamplerTraits(sampler).open(run)
     observers.add(chosen.sampler.component.qualified, turns)
     return run
 

@@ -250,7 +250,7 @@ def _environment(run: Run, chosen: Chosen) -> dict[str, Any]:
         options = {name: _described(value) for name, value in (unstructure(choice.options) or {}).items()}
         about = describe_bound(choice.component.qualified, describe_input(redact(options), whole=True))
     else:
-        about = _described(given) if is_here else f"{given}, {getattr(run.sampling.sampler, 'source', 'no source')}"
+        about = _described(given) if is_here else f"{given}, {run.sampling.traits.source}"
     return {"environment": about, "episodes": {name: episodes[name] for name in EPISODES if name in episodes} or None}
 
 

@@ -159,8 +159,7 @@ def _check_sampling(run: Run, policy: Policy, samplings: Sequence[SamplingConfig
     check_options(policy, run.config.gen)
     for sampling in samplings:
         check_options(policy, sampling, "eval.gen")
-    if (check := getattr(run.sampling.sampler, "check", None)) is not None:
-        check(policy, [run.config.gen, *samplings])
+    run.sampling.traits.check(policy, [run.config.gen, *samplings])
     _warn_of_room(run, policy, [run.config.gen, *samplings])
     has_beta = any(sampling.beta for sampling in (run.config.gen, *samplings))
     if run.sampling.logit_mask is not None or has_beta:

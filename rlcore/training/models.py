@@ -14,11 +14,11 @@ from rlcore.checkpoints.checkpoint import save_beside
 from rlcore.checkpoints.claim import Claim
 from rlcore.checkpoints.manifest import write_manifest
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
+from rlcore.components import LANGUAGE_MODEL, SCORER
 from rlcore.config import evolve
 from rlcore.errors import ConfigError, ModelError
 from rlcore.plugins.choice import Choice
-from rlcore.protocols import Learner, Policy, Restorable, SizedVocabulary
+from rlcore.protocols import ArchitectureTraits, Learner, Policy, Restorable, SizedVocabulary
 from rlcore.ranks import Ranks
 from rlcore.sampling import takes
 from rlcore.training.inputs import Inputs
@@ -63,7 +63,7 @@ class Models:
         """
         component, wanted = self._architecture.component, KINDS.get(kind, kind)
         target: Any = component.target()
-        if (found := kind_built(target)) != wanted:
+        if (found := ArchitectureTraits(target).kind) != wanted:
             remedy = REMEDIES.get(kind, "leave it out, or name an architecture that builds one")
             raise ModelError(
                 f"model.architecture = '{component.name}': builds {found}, and this trainer trains {wanted}: {remedy}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 import attrs
 
@@ -65,11 +64,10 @@ class Closing:
     held: ExitStack = attrs.field(factory=ExitStack)
     claimed: ExitStack = attrs.field(factory=ExitStack)
 
-    def hold(self, built: Any, plugin: str) -> None:
-        """Call `built.close()`, if there is such a method, at the end of the run; an error in it is logged."""
-        if callable(close := getattr(built, "close", None)):
-            self.held.callback(self._close, close, plugin)
+    def hold(self, close: Callable[[], object], plugin: str) -> None:
+        """Call `close` at the end of the run; an error in it is logged."""
+        self.held.callback(self._close, close, plugin)
 
-    def _close(self, close: Callable[[], None], plugin: str) -> None:
+    def _close(self, close: Callable[[], object], plugin: str) -> None:
         with self._observers.fence.around(plugin, "close", self.progress.step, event="could not be closed"):
             close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rlcore.logging import get_logger
-from rlcore.protocols import SamplerTraits
 from rlcore.ranks.rounds import Round
 from rlcore.training.run import Run
 from rlcore.types import Metrics
@@ -25,7 +24,7 @@ def warn_of_bias(run: Run) -> None:
         "gen.min_new_tokens": gen.min_new_tokens > 0,
         "gen.beta": bool(gen.beta),
         "logit_mask": run.data.inputs.logit_mask is not None,
-        "sampler": not SamplerTraits(run.sampling.sampler).draws_from_policy,
+        "sampler": not run.sampling.traits.draws_from_policy,
     }
     if any(found.values()):
         get_logger("sampling").warning(
@@ -77,7 +76,7 @@ def rollout_health(run: Run, batch: Round) -> Metrics:
         check_logprob_gap(run, gap)
     if "ref_logprobs" in rows:
         total = float(batch.sums(rows["logprobs"] - rows["ref_logprobs"]).sum())
-        if not SamplerTraits(run.sampling.sampler).lags and total < IMPROBABLE and total < PER_SAMPLE * len(batch):
+        if not run.sampling.traits.lags and total < IMPROBABLE and total < PER_SAMPLE * len(batch):
             run.warn_once(
                 "sampling", "the mean KL to the reference is far below 0, which samples of the policy that learns do "
                 "not give: does the sampler keep old weights (policy.version)?", kl_mean=total / len(batch),
@@ -88,7 +87,7 @@ def rollout_health(run: Run, batch: Round) -> Metrics:
 def check_logprob_gap(run: Run, gap: float) -> None:
     """Warn, once in a run, if a mean distance of the sampler's log-probs from the learner's, in nats, is too large."""
     most = GAP if run.models.is_full_precision else LOW_PRECISION_GAP
-    if not SamplerTraits(run.sampling.sampler).lags and not gap <= most:  # NaN warns too
+    if not run.sampling.traits.lags and not gap <= most:  # NaN warns too
         run.warn_once(
             "sampling", "the sampler's log-probs are not those of the policy that learns: does the sampler keep old "
             "weights (policy.version), or another temperature?", mean_gap=gap,

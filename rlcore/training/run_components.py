@@ -198,30 +198,39 @@ def _find_trainer(settings: TrainConfig, inputs: Inputs) -> Component[Any]:
     return default_trainer(inputs.given, trainers) if named is None else trainers.get(named)
 
 
-def own_choice(component: Component[Any], attribute: str, options: Any) -> str | None:
-    """Return the name in a class attribute of a trainer, such as `sample_pipeline`; None if it has no such attribute.
+def own_choices(component: Component[Any], options: object) -> dict[str, str]:
+    """Return the components that a trainer's class names for runs in which the user names none.
 
     Args:
         component: the trainer.
-        attribute: `sample_pipeline`, `prompt_pipeline` or `architecture`.
-        options: the trainer's options, which an attribute that is a function is called with.
+        options: the trainer's options, with which an attribute that is a function is called.
+
+    Returns:
+        Those of `prompt_pipeline`, `sample_pipeline` and `architecture` that it names.
 
     Raises:
-        PluginError: the attribute is no name.
+        PluginError: an attribute is no name.
     """
-    value = getattr(component.target(), attribute, None)
-    name = value(options) if callable(value) else value
-    if not isinstance(name, str | None):
-        raise PluginError(f"{component}: {attribute} = {name!r:.80}: must be the name of a registered component")
-    return name
+    from rlcore.protocols import TrainerTraits  # imports torch, as the trainer does
+
+    traits = TrainerTraits(component.target())
+    stated = {
+        "prompt_pipeline": traits.prompt_pipeline, "sample_pipeline": traits.sample_pipeline,
+        "architecture": traits.architecture,
+    }  # fmt: skip
+    found: dict[str, str] = {}
+    for attribute, value in stated.items():
+        name = value(options) if callable(value) else value
+        if not isinstance(name, str | None):
+            raise PluginError(f"{component}: {attribute} = {name!r:.80}: must be the name of a registered component")
+        found |= {attribute: name} if name else {}
+    return found
 
 
 def _own_choices(trainer: Choice | None) -> dict[str, str]:
-    """Return the components that a trainer's class names for a run in which the user names none."""
     if trainer is None or (trainer.options is None and trainer.component.config_class() is not None):  # after an error
         return {}
-    found = {name: own_choice(trainer.component, name, trainer.options) for name in (*PIPELINES, "architecture")}
-    return {name: own for name, own in found.items() if own}
+    return own_choices(trainer.component, trainer.options)
 
 
 def _find_architecture(settings: TrainConfig, inputs: Inputs, own: Mapping[str, str]) -> Component[Any]:
@@ -354,19 +363,20 @@ def check_declared(component: Component[Any], trainer_type: Any) -> None:
     Raises:
         PluginError: an attribute is missing or has another form than `rlcore.protocols.Trainer` describes.
     """
+    from rlcore.protocols import TrainerTraits  # imports torch
+
     needs = getattr(trainer_type, "needs", None)
     if not isinstance(needs, (tuple, list)) or any(name not in DATA_INPUTS for name in needs):
         raise PluginError(
             f'{component}: needs = {needs!r}: must be a tuple of inputs, such as ("reward_fn", "prompts"), among '
             f"{', '.join(DATA_INPUTS)}"
         )
-    default_for = getattr(trainer_type, "default_for", ())
+    default_for, headline = TrainerTraits(trainer_type).default_for, TrainerTraits(trainer_type).headline
     if not isinstance(default_for, (tuple, list)) or any(name not in DATA_INPUTS for name in default_for):
         raise PluginError(
             f'{component}: default_for = {default_for!r}: must be a tuple of inputs, such as ("samples",), among '
             f"{', '.join(DATA_INPUTS)}"
         )
-    headline = getattr(trainer_type, "headline", ())
     if not isinstance(headline, (tuple, list)) or any(not isinstance(e, str) or e.split() != [e] for e in headline):
         raise PluginError(
             f'{component}: headline = {headline!r}: must be a tuple of the names of metrics, such as ("reward/mean", '

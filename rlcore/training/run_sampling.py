@@ -56,6 +56,11 @@ class Sampling:
         return torch.Generator().manual_seed(self._config.run.seed * 1009)
 
     @property
+    def traits(self) -> SamplerTraits:
+        """Return what the sampler states and offers beside its call."""
+        return SamplerTraits(self.sampler)
+
+    @property
     def temperature(self) -> float:
         """Return the temperature of the policy that samples and learns, for `policy.score(..., temperature=...)`."""
         return self._config.gen.policy_temperature
@@ -76,7 +81,7 @@ class Sampling:
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Let the sampler have the weights that it asks for, before ranks sample, this one `prompts`; collective."""
-        policy, renew = self._models.policy, getattr(self.sampler, "renew_weights", None)
+        policy, renew = self._models.policy, self.traits.renew_weights
         if renew is not None:
             renew(policy, prompts)
         elif isinstance(policy, Divisible):
@@ -136,13 +141,8 @@ class Sampling:
                 )
 
     def check_round(self) -> None:
-        """Let the sampler check what all ranks have sampled since the last call, if it does; all ranks call together.
-
-        The sampler then has a method `check_round(ranks)`; that of episodes counts those that failed.
-        """
-        check = getattr(self.sampler, "check_round", None)
-        if check is not None:
-            check(self._ranks)
+        """Let the sampler check what all ranks have sampled since the last call; all ranks call together."""
+        self.traits.check_round(self._ranks)
 
     @cached_property
     def logit_mask(self) -> Tensor | None:
@@ -291,7 +291,7 @@ class Sampling:
         """
         gen, low_precision = self._config.gen, self._config.model.get("sampling_dtype") is not None
         is_policy = gen.is_plain and self.logit_mask is None and not low_precision
-        is_exact = SamplerTraits(self.sampler).exact_logprobs
+        is_exact = self.traits.exact_logprobs
         return gen.reused_logprobs and is_policy and self._models.is_full_precision and is_exact
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlcore.protocols import SamplerTraits
 from rlcore.ranks import Ranks
 from rlcore.training import Round, Run, rollout_health
 from rlcore.types import Trajectories
@@ -17,7 +18,7 @@ from rlcore.types import Trajectories
 def make_run(*, is_full_precision: bool = True, lags: bool = False) -> Any:
     run = types.SimpleNamespace(
         step=4, _warned=set(), models=types.SimpleNamespace(is_full_precision=is_full_precision),
-        sampling=types.SimpleNamespace(sampler=types.SimpleNamespace(lags=lags)),
+        sampling=types.SimpleNamespace(traits=SamplerTraits(types.SimpleNamespace(lags=lags))),
     )  # fmt: skip
     run.warn_once = functools.partial(Run.warn_once, run)
     return run

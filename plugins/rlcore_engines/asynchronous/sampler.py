@@ -20,7 +20,7 @@ from rlcore.errors import ConfigError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.plugins.registry import registries
 from rlcore.profiling import phase
-from rlcore.protocols import Policy, SamplerTraits
+from rlcore.protocols import Policy, SamplerTraits, TrainerTraits
 from rlcore.sampling import takes
 from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore.types import Metrics, Prompt, Trajectories
@@ -156,16 +156,14 @@ class AheadSampler:
         """
         self.run = run
         check(run, self.__wrapped__, self._name)
-        if begin := getattr(self.__wrapped__, "open", None):
-            begin(run)
+        SamplerTraits(self.__wrapped__).open(run)
 
     def close(self) -> None:
         """Forget what has not been collected, and close the sampler inside."""
         self._ahead = []
         if self._own_thread is not None:
             self._own_thread.close()
-        if end := getattr(self.__wrapped__, "close", None):
-            end()
+        SamplerTraits(self.__wrapped__).close()
 
     def __call__(
         self, policy: Policy, prompts: Sequence[Prompt], sampling: SamplingConfig, **options: Any
@@ -316,7 +314,7 @@ def check(run: Any, sampler: Any, name: str) -> None:
             f"{asked}: needs the whole model on every process, and run.shard = {run.config.run.shard!r} divides it: "
             "set one of them to its default"
         )
-    if run.config.trainer.get("is_correction") == "off" and not getattr(target, "off_policy", False):
+    if run.config.trainer.get("is_correction") == "off" and not TrainerTraits(target).off_policy:
         log.warning(
             "samples of earlier weights are not corrected: set trainer.is_correction=token_truncate", trainer=trainer
         )

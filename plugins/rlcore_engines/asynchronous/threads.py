@@ -11,7 +11,7 @@ from weakref import WeakSet
 import torch
 
 from rlcore.errors import ConfigError, RLCoreError
-from rlcore.protocols import Policy
+from rlcore.protocols import Policy, PolicyTraits
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_engines.pool import Pool
@@ -81,12 +81,11 @@ def copy_of(policy: Policy) -> Policy:
     Raises:
         ConfigError: the policy has no method `sampling_copy`.
     """
-    copied = getattr(policy, "sampling_copy", None)
+    copied = PolicyTraits(policy).sampling_copy
     if copied is None:
         raise ConfigError(
             f"run.asynchronous: the sampler has no methods submit and collect, and {type(policy).__name__} has no "
             "method sampling_copy, so that nothing can sample while it learns: leave run.asynchronous at 0, or choose "
             "such a sampler or an architecture of rlcore-transformers"
         )
-    result: Policy = copied()
-    return result
+    return copied()

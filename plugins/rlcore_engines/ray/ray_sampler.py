@@ -64,8 +64,8 @@ class RaySampler:
         """
         if self._engine is None:
             check_tokens(self.config, policy, samplings)
-        elif callable(check := getattr(self._engine, "check", None)):
-            check(policy, samplings)
+        else:
+            SamplerTraits(self._engine).check(policy, samplings)
 
     def open(self, run: Any) -> None:
         """Start the actors of a run; they start while its model is built.
@@ -79,8 +79,7 @@ class RaySampler:
                 f"sampler.engine with run.asynchronous = {run.config.run.asynchronous}: each round would start the "
                 "engines of the actors anew; leave one of them out"
             )
-        if callable(prepare := getattr(self._engine, "open", None)):
-            prepare(run)
+        SamplerTraits(self._engine).open(run)
         self._crew.open(run.ranks)
 
     def close(self) -> None:

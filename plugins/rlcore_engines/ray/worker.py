@@ -16,6 +16,7 @@ import ray
 import torch
 from torch import Tensor
 
+from rlcore.protocols import SamplerTraits
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
@@ -90,8 +91,7 @@ class SamplingActor:
 
     def close(self) -> None:
         """End what the engine has started."""
-        if callable(close := getattr(self._engine, "close", None)):
-            close()
+        SamplerTraits(self._engine).close()
 
     def sample(
         self,

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlcore.errors import ConfigError
-from rlcore.protocols import Divisible, Policy
+from rlcore.protocols import Divisible, Policy, Restorable
 from rlcore.sharding import streaming
 from rlcore_engines.vllm.client import VLLMServer
 
@@ -119,7 +119,8 @@ def write_base(policy: Any, folder: Path | None) -> None:
     Raises:
         ConfigError: the policy has no adapter.
     """
-    if not getattr(policy, "saves_part", False):
+    has_adapter = isinstance(policy, Restorable) and policy.saves_part
+    if not has_adapter:
         raise ConfigError("sampler.lora = 'adapter': the policy has no LoRA adapter; set model.peft, or lora: merged")
     with streaming(policy, here=folder is not None, merged=True) as stream:
         if folder is not None:

@@ -149,7 +149,7 @@ def test_a_success_that_was_stated_before_a_run_was_resumed_is_a_metric_of_its_n
     policy, player = make_policy(chat=True), make_player(States)
     prompts = read_prompts(player, policy, ["a"])
     sampler: Any = player.sampler(Scripted(["a"]))  # type: ignore[arg-type]
-    sampler.follow(SimpleNamespace(metrics={"episode/success": 0.25}))
+    sampler.open(SimpleNamespace(metrics={"episode/success": 0.25}))
     batch = sampled(sampler, policy, prompts, [0])
     sampler.check_round(Ranks(None))
     assert batch.numbers["episode/success"] == [0.0]

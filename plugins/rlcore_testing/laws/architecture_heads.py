@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import PluginError
-from rlcore.protocols import Policy
+from rlcore.protocols import Policy, PolicyTraits
 from rlcore.types import PolicyOutputs
 from rlcore_testing.law import Subject, law, require
 from rlcore_testing.rig.policies import (
@@ -125,11 +125,11 @@ def advantages_are_those_of_the_head_that_steers(subject: Subject) -> None:
     for make in examples(subject):
         policy = _build(subject, make())
         require(
-            getattr(policy, "steers", False),
+            PolicyTraits(policy).steers,
             "policy.steers should be True if a head has a method `advantages`; it is False",
         )
         require(
-            not getattr(build(subject, make()), "steers", False),
+            not PolicyTraits(build(subject, make())).steers,
             "policy.steers should be False without such a head; it is True",
         )
         _perturb(policy)

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from rlcore.components import BESIDE_OPTIONS, KINDS, REWARD_KEYS, TOTAL, WARMUP
+from rlcore.components import BESIDE_OPTIONS, KINDS, LANGUAGE_MODEL, REWARD_KEYS, TOTAL, WARMUP
 from rlcore.config import describe, dump_yaml, load_yaml, structure, unstructure
 from rlcore.config.options import fields, section_class
 from rlcore.errors import ConfigError, PluginError
@@ -108,7 +108,9 @@ def the_target_accepts_its_arguments(subject: Subject) -> None:
 
 def _has_an_example_model(subject: Subject) -> bool:
     """Return whether it is an architecture with an `example_model`."""
-    return subject.it.kind == "architectures" and hasattr(subject.it.target(), "example_model")
+    from rlcore.protocols import ArchitectureTraits
+
+    return subject.it.kind == "architectures" and ArchitectureTraits(subject.it.target()).example_model is not None
 
 
 @law(EVERY, when=_has_an_example_model)
@@ -230,8 +232,10 @@ def unknown_options_are_refused(subject: Subject) -> None:
 
 def _arguments(subject: Subject) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Return a target's positional and keyword arguments; None for functions that choose their own parameters."""
+    from rlcore.protocols import ArchitectureTraits
+
     target = subject.it.target()
-    if getattr(target, "scores_sequences", False) or hasattr(target, "builds"):
+    if ArchitectureTraits(target).kind != LANGUAGE_MODEL:
         return ("spec", "config"), ("tokenizer",)
     if subject.it.kind in ARGUMENTS:
         return ARGUMENTS[subject.it.kind]

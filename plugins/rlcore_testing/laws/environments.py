@@ -169,11 +169,13 @@ class _Episode:
     """One episode, answered with the example turns: all from an offset, or those for the seed."""
 
     def __init__(self, factory: Factory, subject: Subject, seed: int, *, begins: bool = True) -> None:
+        from rlcore.protocols import EnvironmentFactoryTraits
         from rlcore_environments.answers import check_environment
 
         target: Any = subject.it.target()
-        row, turns_of = _row(factory, target), getattr(target, "example_turns_of", None)
-        turns = getattr(target, "example_turns", TURNS) if turns_of is None else turns_of(dict(row), seed)
+        row, turns_of = _row(factory, target), EnvironmentFactoryTraits(target).example_turns_of
+        stated = EnvironmentFactoryTraits(target).example_turns or TURNS
+        turns = stated if turns_of is None else turns_of(dict(row), seed)
         self._texts: Sequence[str] = tuple(turns)
         self._offset = seed if turns_of is None else 0
         self._most = min(factory.max_turns or MOST_TURNS, MOST_TURNS)
@@ -209,11 +211,10 @@ class _Episode:
 
     def finish(self) -> Record:
         """Close the environment, and return what was said."""
+        from rlcore.protocols import EnvironmentTraits
         from rlcore_environments.calls import finished
 
-        close = getattr(self._environment, "close", None)
-        if callable(close):
-            finished(close())
+        finished(EnvironmentTraits(self._environment).close())
         require(
             repr(self._row) == repr(self._row_before),
             f"an episode changes its row from {self._row_before!r:.120} to {self._row!r:.120}; work on a copy",
@@ -248,9 +249,10 @@ class _Episode:
 
 
 def _row(factory: Factory, target: Any) -> Mapping[str, Any]:
+    from rlcore.protocols import EnvironmentFactoryTraits
+
     rows = None if factory.own_rows is None else factory.own_rows("train")
-    found: Mapping[str, Any] = next(iter(rows), {}) if rows is not None else getattr(target, "example_row", {})
-    return found
+    return EnvironmentFactoryTraits(target).example_row if rows is None else next(iter(rows), {})
 
 
 def _plain(value: Any) -> Any:

@@ -173,7 +173,9 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
 
     A logger whose metrics are in a service, or in a database that several runs share, sets `keeps_elsewhere = True`.
     """
-    elsewhere = bool(getattr(subject.it.target(), "keeps_elsewhere", False))
+    from rlcore.protocols import LoggerTraits
+
+    elsewhere = LoggerTraits(subject.it.target()).keeps_elsewhere
     for closed in (True, False):
         with opened(subject) as (first, run):
             log_usually(first, run)
@@ -208,7 +210,9 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
 
 def _outside(subject: Subject, run: RunView) -> list[Path]:
     """Return the files and folders outside `run.dir` that a logger declares."""
-    declared = getattr(subject.it.target(), "writes_outside", None)
+    from rlcore.protocols import LoggerTraits
+
+    declared = LoggerTraits(subject.it.target()).writes_outside
     return [] if declared is None else [Path(path).resolve() for path in declared(subject.config(), run)]
 
 

@@ -253,7 +253,9 @@ def _pipeline(subject: Subject) -> Callable[..., Any]:
 
 def _mappings(subject: Subject) -> Sequence[Mapping[str, Any]] | None:
     """Return rows that are mappings and that the pipeline accepts, or None if there are none."""
-    shown = getattr(subject.it.target(), "example_rows", None)
+    from rlcore.protocols import PipelineTraits
+
+    shown = PipelineTraits(subject.it.target()).example_rows
     for rows in FORMS if shown is None else (shown,):
         if all(isinstance(row, Mapping) for row in rows) and isinstance(_attempt(subject, rows), list):
             return rows
@@ -297,9 +299,10 @@ def _tokens(entries: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 def _rows(subject: Subject) -> Sequence[Any]:
     """Return rows that the pipeline accepts."""
+    from rlcore.protocols import PipelineTraits
     from rlcore.types import Prompt
 
-    shown = getattr(subject.it.target(), "example_rows", None)
+    shown = PipelineTraits(subject.it.target()).example_rows
     complaints = []
     for rows in FORMS if shown is None else (shown,):
         made = _attempt(subject, rows)

@@ -90,7 +90,9 @@ def splitting_a_batch_changes_nothing(subject: Subject) -> None:
 
 def _scores_text(subject: Subject) -> bool:
     """Return whether it scores text."""
-    return not hasattr(subject.it.target(), "example_outputs")
+    from rlcore.protocols import RewardTraits
+
+    return RewardTraits(subject.it.target()).example_outputs is None
 
 
 @law(REWARDS, when=_scores_text)
@@ -112,7 +114,9 @@ def columns_it_does_not_take_change_nothing(subject: Subject) -> None:
 
 def _closes(subject: Subject) -> bool:
     """Return whether it has a method `close`."""
-    return callable(getattr(_function(subject), "close", None))
+    from rlcore.protocols import RewardTraits
+
+    return "close" in RewardTraits(_function(subject))
 
 
 @law(REWARDS, when=_closes)
@@ -170,11 +174,12 @@ def _scores(
 
     For a reward of other outputs than text, its own examples stand for `outputs`.
     """
+    from rlcore.protocols import RewardTraits
     from rlcore_testing.small import make_tokenizer
 
     order = range(len(outputs)) if order is None else order
     prompts, texts = _prompts(subject, order, columns or {}, answers), [outputs[i] for i in order]
-    examples, rewards = getattr(subject.it.target(), "example_outputs", None), _rewards(subject, function=function)
+    examples, rewards = RewardTraits(subject.it.target()).example_outputs, _rewards(subject, function=function)
     try:
         if examples is not None:
             batch = rewards.score(prompts, {name: _at(values, order) for name, values in examples().items()})
@@ -205,12 +210,14 @@ def _prompts(subject: Subject, order: Sequence[int], columns: dict[str, Any], an
 
 def _columns(function: Any) -> list[str]:
     """Return the required columns of a function; a first parameter with any other name receives the samples."""
+    from rlcore.protocols import RewardTraits
+
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):
         return []
     named = [each for each in parameters if each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}]
-    examples = getattr(function, "example_outputs", None)
+    examples = RewardTraits(function).example_outputs
     known = KNOWN if examples is None else (*KNOWN, *examples())
     needed = [each for each in named if each.default is each.empty and each.name not in known]
     own_name = needed[:1] == named[:1] and needed and needed[0].kind is needed[0].POSITIONAL_OR_KEYWORD

@@ -19,7 +19,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from rlcore.protocols import SequenceScorer
+from rlcore.protocols import ArchitectureTraits, SequenceScorer
 from rlcore.types import Trajectories
 from rlcore_testing.law import Subject, law, require
 from rlcore_testing.rig.policies import CLOSE, FOLDERS, build, examples, make_dialogues, perturb, require_close, saved
@@ -72,7 +72,7 @@ def plain_transformers_gives_the_same_scores(subject: Subject) -> None:
     The tokenizer in the folder pads a batch of texts such that the scores stay the same. An architecture whose head is
     none of transformers is compared with its own `reference_score` instead, one sequence at a time.
     """
-    reference = getattr(subject.it.target(), "reference_score", None)
+    reference = ArchitectureTraits(subject.it.target()).reference_score
     for make in examples(subject):
         for pad_is_eos in (False, True):
             scorer = _build(subject, make(), tokenizer=make_tokenizer(pad_is_eos=pad_is_eos))

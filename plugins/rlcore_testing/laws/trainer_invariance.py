@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 import attrs
 import torch
 
+from rlcore.protocols import TrainerTraits
 from rlcore.types import Sample, Trajectories
 from rlcore_testing.law import LawBroken, Subject, law
 from rlcore_testing.rig.compare_runs import check_close, check_equal
@@ -184,7 +185,7 @@ def it_learns(subject: Subject) -> None:
     with TemporaryDirectory() as root:
         tiny = Tiny.of(subject, root, options=eager_options(subject), steps=LEARNING_STEPS)
         target = subject.it.target()
-        lowers = getattr(target, "lowers", None)
+        lowers = TrainerTraits(target).lowers
         if "reward_fn" in target.needs:
             ran = run(
                 attrs.evolve(tiny, sections={"eval": {"at_start": True, "at_end": True, "samples": 32}}).evaluated()

@@ -17,6 +17,7 @@ from rlcore.components import describe_error
 from rlcore.config import structure
 from rlcore.errors import CheckpointError, Diverged
 from rlcore.loggers import place_in
+from rlcore.protocols import TrainerTraits
 from rlcore.settings import OptimizerConfig, RunConfig
 from rlcore.training.inputs import DATA_INPUTS
 from rlcore.types import Trajectories
@@ -101,7 +102,7 @@ def losses_are_finite(subject: Subject) -> None:
             raise LawBroken(f"expected finite losses on a tiny model; {error}") from error
     if not rows:
         raise LawBroken("expected steps() to yield metrics; it returned before its first step")
-    headline = getattr(subject.it.target(), "headline", ())
+    headline = TrainerTraits(subject.it.target()).headline
     if headline and all(place_in(headline, name) == len(headline) for row in rows for name in row):
         raise LawBroken(f"expected a metric of `headline`, {', '.join(headline)}; steps() yielded {', '.join(rows[0])}")
     for step, row in enumerate(rows, start=1):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.errors import PluginError
-from rlcore.protocols import Learner, Policy, Trunk
+from rlcore.protocols import ArchitectureTraits, Learner, Policy, Trunk
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_testing.law import LawBroken, Subject, require
 from rlcore_testing.rig.reference_transformers import action_logprobs
@@ -39,7 +39,7 @@ def examples(subject: Subject) -> list[Callable[[], PreTrainedModel]]:
     The kit's are T5 and BART if the options include those of `seq2seq_lm`, otherwise GPT-2 and Llama.
     """
     try:
-        own, options = getattr(subject.it.target(), "example_model", None), subject.it.config_class()
+        own, options = ArchitectureTraits(subject.it.target()).example_model, subject.it.config_class()
     except PluginError:  # the_target_imports reports that
         own, options = None, None
     if own is not None:
@@ -83,7 +83,7 @@ def _weights(model: Any) -> dict[str, Tensor]:
 def is_of_transformers(subject: Subject) -> bool:
     """Return whether an architecture's models are those of `transformers`: it has no `reference_logprobs`."""
     try:
-        return getattr(subject.it.target(), "reference_logprobs", None) is None
+        return ArchitectureTraits(subject.it.target()).reference_logprobs is None
     except PluginError:  # the_target_imports reports that
         return True
 

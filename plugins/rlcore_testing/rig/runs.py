@@ -15,13 +15,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from rlcore.components import LANGUAGE_MODEL, SCORER, Component, kind_built
+from rlcore.components import LANGUAGE_MODEL, SCORER, Component
 from rlcore.config import merge, structure, unstructure
 from rlcore.optim.optimization import Optimizers, parameters_of
 from rlcore.plugins.registry import registries
+from rlcore.protocols import ArchitectureTraits, PipelineTraits
 from rlcore.settings import OptimizerConfig
 from rlcore.training.api import Result, train
-from rlcore.training.run_components import PIPELINES, own_choice
+from rlcore.training.run_components import PIPELINES, own_choices
 from rlcore_testing.law import LawBroken, Subject
 from rlcore_testing.rig import pretended_device
 from rlcore_testing.rig.gradient_noise import GradientNoise, noise_seed
@@ -160,16 +161,20 @@ def noisy(tiny: Tiny) -> Tiny:
 
 def reads_tokens(subject: Subject) -> bool:
     """Return whether it trains a model of tokens."""
-    named = subject.sections.get("model", {}).get("architecture") or own_choice(
-        subject.it, "architecture", subject.config()
-    )
-    return named is None or kind_built(registries().architectures.get(named).target()) in {LANGUAGE_MODEL, SCORER}
+    named = subject.sections.get("model", {}).get("architecture") or _own(subject).get("architecture")
+    if named is None:
+        return True
+    return ArchitectureTraits(registries().architectures.get(named).target()).kind in {LANGUAGE_MODEL, SCORER}
+
+
+def _own(subject: Subject) -> dict[str, str]:
+    return own_choices(subject.it, subject.config())
 
 
 def trains_the_kits_decoder(subject: Subject) -> bool:
     """Return whether its runs are with a decoder-only model of the kit: no architecture is named."""
     named = subject.sections.get("model", {}).get("architecture")
-    return not (named or own_choice(subject.it, "architecture", subject.config()))
+    return not (named or _own(subject).get("architecture"))
 
 
 def steady_options(subject: Subject) -> dict[str, Any]:
@@ -275,19 +280,19 @@ def options_of(tiny: Tiny) -> Any:
     return None if cls is None else structure(cls, tiny.options, where=f"options of {component.qualified}")
 
 
-def _own(tiny: Tiny, attribute: str) -> str | None:
-    return own_choice(registries().trainers.get(tiny.trainer), attribute, options_of(tiny))
+def _own_of(tiny: Tiny) -> dict[str, str]:
+    return own_choices(registries().trainers.get(tiny.trainer), options_of(tiny))
 
 
 def _architecture_of(tiny: Tiny) -> Any:
     """Return the architecture that a run names, or its trainer; None if neither does."""
-    named = merge(tiny.config, tiny.sections).get("model", {}).get("architecture") or _own(tiny, "architecture")
+    named = merge(tiny.config, tiny.sections).get("model", {}).get("architecture") or _own_of(tiny).get("architecture")
     return None if named is None else registries().architectures.get(named).target()
 
 
 def _model_of(tiny: Tiny) -> Any:
     """Return the model of a run: one of MODELS, or the example of an architecture that supports none of them."""
-    own = getattr(_architecture_of(tiny), "example_model", None)
+    own = ArchitectureTraits(_architecture_of(tiny)).example_model
     return MODELS[tiny.model]() if own is None else checked(own)()
 
 
@@ -297,13 +302,13 @@ def inputs_of(tiny: Tiny) -> dict[str, Any]:
     A pipeline of another form, which the trainer's class or the section `data` names, has `example_rows`; an
     architecture of another kind of models has `example_inputs`.
     """
-    every = {**INPUTS, **tiny.given, **getattr(_architecture_of(tiny), "example_inputs", {})}
+    every = {**INPUTS, **tiny.given, **ArchitectureTraits(_architecture_of(tiny)).example_inputs}
     given = {name: every[name] for name in tiny.inputs}
     data = merge(tiny.config, tiny.sections).get("data", {})
     for option, name in PIPELINES.items():
-        entry = data.get(option) or _own(tiny, option) or name
+        entry = data.get(option) or _own_of(tiny).get(option) or name
         pipeline = registries().pipelines.get(entry["name"] if isinstance(entry, Mapping) else entry).target()
-        rows = getattr(pipeline, "example_rows", None)
+        rows = PipelineTraits(pipeline).example_rows
         if rows is None:
             continue
         few = {name: rows, f"eval_{name}": rows[:NUM_EVAL_ROWS], "rewards": list(islice(cycle(REWARDS), len(rows)))}

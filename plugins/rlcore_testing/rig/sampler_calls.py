@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import PluginError, RLCoreError
+from rlcore.protocols import SamplerTraits
 from rlcore.sampling import derive_seeds, takes
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
@@ -36,7 +37,7 @@ TOLERANCE = 1e-4
 def draws_from_policy(subject: Subject) -> bool:
     """Return whether it samples from the policy's own distribution (`draws_from_policy` is not False)."""
     try:
-        return bool(getattr(subject.it.target(), "draws_from_policy", True))
+        return SamplerTraits(subject.it.target()).draws_from_policy
     except PluginError:  # the_target_imports reports that
         return True
 
@@ -60,7 +61,7 @@ def takes_row_seeds(subject: Subject) -> bool:
 def closes(subject: Subject) -> bool:
     """Return whether it has a method `close`."""
     try:
-        return callable(getattr(make_sampler(subject), "close", None))
+        return "close" in SamplerTraits(make_sampler(subject))
     except RLCoreError:  # other laws report the error
         return False
 
@@ -71,7 +72,7 @@ def submits(subject: Subject) -> bool:
         sampler = make_sampler(subject)
     except RLCoreError:  # other laws report the error
         return False
-    return callable(getattr(sampler, "submit", None)) and callable(getattr(sampler, "collect", None))
+    return SamplerTraits(sampler).submit is not None and SamplerTraits(sampler).collect is not None
 
 
 def make_policy(
@@ -246,7 +247,7 @@ def check_submissions(sampler: Any, tolerance: float = 1e-5) -> None:
         require_same(sampler.collect(handles[part]), expected[part], tolerance, what, advice)
     for handle in (handles[0], handles[-1]):
         _require_spent(sampler, handle)
-    if not getattr(sampler, "one_version", False):
+    if not SamplerTraits(sampler).one_version:
         late = _submit(sampler, policy, rounds[0], seeds[0])
         perturb(policy)
         advice = "copy or ship the weights before `submit` returns, or set `one_version = True`"

@@ -16,12 +16,12 @@ import attrs
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
+from rlcore.components import LANGUAGE_MODEL, SCORER
 from rlcore.config import ConfigOnly, evolve
 from rlcore.errors import ConfigError, InputsError, ModelError
 from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins.choice import Chooser, Wrapping
-from rlcore.protocols import Decoder, DecodeStep, Policy, TrainerTraits
+from rlcore.protocols import ArchitectureTraits, Decoder, DecodeStep, Policy, TrainerTraits
 from rlcore.protocols.learners import joins
 from rlcore.ranks import Ranks
 from rlcore.sampling import sample, takes_waiting
@@ -124,14 +124,14 @@ def build_subject(
     inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision"), is_text))
     inputs.require(component.name, trainer.needs)
     rewards = chosen.rewards
-    if kind_built(chosen.architecture.component.target()) == SCORER:  # it generates no text
+    if ArchitectureTraits(chosen.architecture.component.target()).kind == SCORER:  # it generates no text
         inputs, rewards = attrs.evolve(inputs, prompts=None, eval_prompts=None), ()
     optimizers = Optimizers(options, Chooser(where, Wrapping()))
     workload, notes = workload_of(trainer, options, str(component), 0)
     if known is not None:
         tokenizer = known.tokenizer
     else:
-        read = getattr(chosen.architecture.component.target(), "read_tokenizer", load_tokenizer)
+        read = ArchitectureTraits(chosen.architecture.component.target()).read_tokenizer or load_tokenizer
         tokenizer = find_tokenizer(inputs, chosen.architecture.options, read) if is_text else None
     if known is not None and _is_policy_of(known, settings, workload):
         policy, ranks = known.policy, known.ranks
@@ -204,8 +204,8 @@ def _is_text(chosen: Chosen, trainer: Any) -> bool:
         ModelError: it trains another model, and the trainer has no `rehearse`.
     """
     component = chosen.architecture.component
-    kind = kind_built(component.target())
-    if kind not in (LANGUAGE_MODEL, SCORER) and getattr(trainer, "rehearse", None) is None:
+    kind = ArchitectureTraits(component.target()).kind
+    if kind not in (LANGUAGE_MODEL, SCORER) and TrainerTraits(trainer).rehearse is None:
         raise ModelError(
             f"model.architecture = '{component.name}': this run trains {kind}, and {chosen.trainer.component} declares "
             "no `rehearse` that rlcore plan could measure; measure its memory instead: run.steps=1 and the metric "
@@ -221,7 +221,7 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
         "reference": workload.reference,
         **({"heads": workload.heads} if workload.heads else {}),
     }
-    if kind_built(build) != LANGUAGE_MODEL:
+    if ArchitectureTraits(build).kind != LANGUAGE_MODEL:
         heads = {}
     options = chosen.architecture.options
     if isinstance(getattr(options, "critic", None), str):

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rlcore.config import ConfigOnly, evolve
+from rlcore.protocols import RewardTraits
 from rlcore.rewards.chosen_rewards import ChosenReward
 from rlcore.types import Trajectories
 from rlcore_tools.plan.fake_tensors import LiveBytes
@@ -52,7 +53,7 @@ def build_reward_models(rewards: tuple[ChosenReward, ...], device: torch.device)
 
 def _build(rewards: tuple[ChosenReward, ...], device: torch.device) -> Iterator[PlannedReward]:
     for reward in rewards:
-        if reward.choice is None or not hasattr(build := reward.choice.component.target(), "scorer"):
+        if reward.choice is None or RewardTraits(build := reward.choice.component.target()).scorer is None:
             continue
         options: Any = reward.choice.options
         if options.device not in ("auto", device.type, str(device)):

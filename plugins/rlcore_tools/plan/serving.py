@@ -17,6 +17,7 @@ from rlcore.errors import PluginError
 from rlcore.plugins.choice import Chooser, Wrapping
 from rlcore.plugins.metadata import configured
 from rlcore.plugins.registry import registries
+from rlcore.protocols import SamplerTraits
 from rlcore.settings import TrainConfig
 from rlcore.training.run_components import Chosen
 from rlcore_tools.plan.sizes import Devices
@@ -110,7 +111,7 @@ def serving_of(sampler: Any) -> tuple[Serving | None, tuple[str, ...]]:
         return declared(Serving, declare(), f"{sampler.component}: serving", {}), ()
     if name == "default":
         return None, ()
-    if callable(getattr(sampler.component.target(), "renew_weights", None)):
+    if SamplerTraits(sampler.component.target()).renew_weights is not None:
         note = (
             f"sampler '{name}' declares no `serving` (rlcore_tools.plan.serving): it is assumed to read the weights "
             "one tensor at a time, and what it takes of devices is left out"
@@ -127,8 +128,8 @@ def num_copies(chosen: Chosen, asynchronous: int) -> int:
     """Return how many rounds have a copy of the weights while the policy learns; none if the sampler has `submit`."""
     if not asynchronous:
         return 0
-    target = chosen.sampler.component.target()
-    return 0 if all(callable(getattr(target, name, None)) for name in ("submit", "collect")) else asynchronous
+    traits = SamplerTraits(chosen.sampler.component.target())
+    return asynchronous if traits.submit is None or traits.collect is None else 0
 
 
 def leave_to_servers(devices: Devices, values: Mapping[str, Any], where: str) -> Devices:

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rlcore.config.yaml_files import existing_path
 from rlcore.errors import ConfigError, PluginError
+from rlcore.protocols import TrainerTraits
 from rlcore.settings import BatchOptions, TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.run_components import Chosen, open_player, with_rows
@@ -160,7 +161,7 @@ def workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tupl
     Raises:
         PluginError: `workload` of the trainer returns no attributes of a workload.
     """
-    declare = getattr(trainer, "workload", None)
+    declare = TrainerTraits(trainer).workload
     if declare is not None:
         base = attrs.asdict(default_workload(options)) if isinstance(options, BatchOptions) else {}
         return declared(Workload, declare(options, num_prompts), f"{name}: workload", base), ()
