@@ -15,7 +15,7 @@ from torch import Tensor
 from rlcore import ops
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Run, disable_dropout, stack_samples, validate
+from rlcore.training import Run, disable_dropout, stack_samples, validate
 from rlcore.types import Metrics, Sample, SampleReward, Trajectories
 from rlcore_ilql.config import ILQLConfig, q_heads, workload
 from rlcore_ilql.loss import awac_loss, cql_loss, lowest, q_loss, value_loss
@@ -94,8 +94,8 @@ class ILQLTrainer:
         """Yield after each optimizer step, and after the sync of the target Q-heads when one is due."""
         config, updater = self.config, self.updater
         while True:
-            indices, meter = self.order.take_within_pass(config.batch_size), Meter(self.run.ranks)
-            batch = stack_samples([self.run.samples[i] for i in indices]).to(self.run.ranks.device)
+            indices, meter = self.order.take_within_pass(config.batch_size), self.updater.meter()
+            batch = stack_samples([self.run.samples[i] for i in indices]).to(self.updater.device)
             flat = [reward for i in indices for reward in self._chosen_rewards(i)]
             rewards = torch.tensor(flat, dtype=torch.float32, device=batch.tokens.device)
             batch = batch.with_columns(rewards=ops.spread(rewards, batch.action_mask))

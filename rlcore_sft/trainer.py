@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Run, disable_dropout, stack_samples, validate
+from rlcore.training import Run, disable_dropout, stack_samples, validate
 from rlcore.types import Metrics, Trajectories
 from rlcore_sft.config import SFTConfig
 from rlcore_sft.loss import nll
@@ -43,8 +43,8 @@ class SFTTrainer:
         """Yield after each optimizer step."""
         config = self.config
         while True:
-            indices, meter = self.order.take_within_pass(config.batch_size), Meter(self.run.ranks)
-            batch = stack_samples([self.samples[i] for i in indices]).to(self.run.ranks.device)
+            indices, meter = self.order.take_within_pass(config.batch_size), self.updater.meter()
+            batch = stack_samples([self.samples[i] for i in indices]).to(self.updater.device)
             count = self.updater.accumulate(
                 batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )

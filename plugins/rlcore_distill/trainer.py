@@ -16,7 +16,7 @@ from rlcore.config import evolve
 from rlcore.errors import DataError
 from rlcore.protocols import Policy
 from rlcore.sampling import sample
-from rlcore.training import Meter, Round, Run, disable_dropout, stack_samples, validate
+from rlcore.training import Round, Run, disable_dropout, stack_samples, validate
 from rlcore.types import Metrics, Prompt, Sample, Trajectories
 from rlcore_distill.config import DistillConfig, PromptDistillConfig, check, workload
 from rlcore_distill.loss import divergence, nll
@@ -223,7 +223,7 @@ class DistillTrainer:
         """Yield after each optimizer step."""
         config = self.config
         while True:
-            (batch, metrics), meter = self.rows.next(), Meter(self.run.ranks)
+            (batch, metrics), meter = self.rows.next(), self.updater.meter()
             count = self.updater.accumulate(
                 batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlcore.errors import ConfigError, Diverged
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Round, Run, by_block, disable_dropout
+from rlcore.training import Order, Round, Run, by_block, disable_dropout
 from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_dpo.config import DPOConfig, compares_with_reference
 from rlcore_dpo.loss import best_and_worst
@@ -114,7 +114,7 @@ class OnlineDPOTrainer:
         """Make one optimizer step on the pairs of a round, of its rows, or none if there are none."""
         config, meter, size, batch = (
             self.config,
-            Meter(self.run.ranks),
+            self.updater.meter(),
             self.config.num_generations,
             self.run.round(rows),
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Run, disable_dropout, warn_of_bias
+from rlcore.training import Run, disable_dropout, warn_of_bias
 from rlcore.types import Metrics, Trajectories
 from rlcore_reinforce.config import ReinforceConfig
 from rlcore_reinforce.loss import leave_one_out, policy_loss
@@ -64,7 +64,7 @@ class ReinforceTrainer:
 
     def update(self, rows: Trajectories) -> Metrics:
         """Make the optimizer step of a round, of its rows."""
-        config, meter, batch = self.config, Meter(self.run.ranks), self.run.round(rows)
+        config, meter, batch = self.config, self.updater.meter(), self.run.round(rows)
         self.updater.accumulate(batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
         self.updater.step(meter)
         return meter.means()
