@@ -71,7 +71,7 @@ class Component(Generic[T]):
     version: str
     summary: str
     reference: Any
-    config_reference: Any
+    config_reference: object
     facts: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
@@ -108,7 +108,7 @@ class Component(Generic[T]):
         """
         return self._load_config(self.facts.get("sections", {}).get(name), f"section '{name}'")
 
-    def fits(self, spec: Any, revision: str | None) -> int:
+    def fits(self, spec: object, revision: str | None) -> int:
         """Return how well an architecture fits a model, 0 to 3; 0 if its registration does not state it.
 
         Raises:
@@ -120,18 +120,18 @@ class Component(Generic[T]):
         except Exception as error:  # a third-party function may raise anything
             raise PluginError(f"{self}: its function 'fits' raised {describe_error(error)}") from error
 
-    def _load_config(self, reference: Any, role: str) -> type | None:
+    def _load_config(self, reference: object, role: str) -> type | None:
         cls = self._load(reference, role)
         if cls is not None and not (isinstance(cls, type) and attrs.has(cls)):
             raise PluginError(f"{self}: its {role} {reference!r} is not a class made with @rlcore.config.config")
         return cast("type | None", cls)
 
-    def _load(self, reference: Any, role: str) -> Any:
+    def _load(self, reference: object, role: str) -> Any:
         if not isinstance(reference, str):
             return reference
         module, _, attribute = reference.partition(":")
         try:
-            target: Any = importlib.import_module(module)
+            target: object = importlib.import_module(module)
             for part in attribute.split("."):
                 target = getattr(target, part)
         except KeyboardInterrupt:
@@ -170,13 +170,13 @@ def describe_error(error: BaseException) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
-def check_component(component: Component[Any]) -> None:
+def check_component(component: Component[object]) -> None:
     """Check the arguments of a registration.
 
     Raises:
         PluginError: the name, target, config or summary is invalid.
     """
-    name: Any = component.name
+    name: object = component.name
     target, config = component.reference, component.config_reference
     what = f"{KINDS[component.kind]} {name!r}"
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
@@ -189,12 +189,12 @@ def check_component(component: Component[Any]) -> None:
         _check_fact(component, fact, value, what)
     if component.kind == "commands" and config is not None:
         raise PluginError(f"{what}: config is {config!r}; a command has none: its target adds arguments to a parser")
-    summary: Any = component.summary
+    summary: object = component.summary
     if not isinstance(summary, str):
         raise PluginError(f"{what}: summary is {summary!r}; it must be text")
 
 
-def _check_fact(component: Component[Any], fact: str, value: Any, what: str) -> None:
+def _check_fact(component: Component[object], fact: str, value: object, what: str) -> None:
     if fact not in FACTS.get(component.kind, ()):
         raise PluginError(f"{what}: '{fact}' is no argument of the registration of {component.kind}")
     if fact == "fits" and not (callable(value) or is_reference(value)):
@@ -203,12 +203,12 @@ def _check_fact(component: Component[Any], fact: str, value: Any, what: str) -> 
         raise PluginError(f"{what}: sections is {value!r}; it must map names to config classes")
 
 
-def is_reference(value: Any) -> bool:
+def is_reference(value: object) -> bool:
     """Return whether `value` is text that looks like `module:attribute`."""
     return isinstance(value, str) and bool(_REFERENCE.fullmatch(value))
 
 
-def _is_config(value: Any) -> bool:
+def _is_config(value: object) -> bool:
     return (isinstance(value, type) and attrs.has(value)) or is_reference(value)
 
 

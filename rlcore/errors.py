@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from rlcore.safe_text import hide_logins
 
@@ -35,7 +35,7 @@ class Problems:
             raise error
         self._errors.append(error)
 
-    def attempt(self, make: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    def attempt(self, make: Callable[..., T], *arguments: object, **options: object) -> T:
         """Return what `make` returns. If it raises an error of rlcore, collect that and return None in its place.
 
         The None is only passed on to further attempts, because `check` raises.

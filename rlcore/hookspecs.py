@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlcore.protocols import Decoder, DecoderRequest, EpisodePlayer, ParallelFiles, Processes, RunView, Uploader
     from rlcore.protocols.learners import Learner
     from rlcore.settings import OptimizerConfig, TrainConfig
-    from rlcore.types import Trajectories
+    from rlcore.types import Options, Trajectories
 
 PROJECT = "rlcore"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -55,7 +55,7 @@ class Register(Protocol):
         config: Any = None,
         summary: str = "",
         fits: Any = None,
-        sections: Mapping[str, Any] | None = None,
+        sections: Options | None = None,
     ) -> None:
         """Register a component.
 

@@ -194,23 +194,23 @@ class Log:
         self.name = name
         self.fields = fields or {}
 
-    def bind(self, **fields: Any) -> Log:
+    def bind(self, **fields: object) -> Log:
         """Return a log that adds `fields` to every event."""
         return Log(self.name, {**self.fields, **fields})
 
-    def debug(self, event: str, **fields: Any) -> None:
+    def debug(self, event: str, **fields: object) -> None:
         """Log an event for developers."""
         self._log("debug", event, fields)
 
-    def info(self, event: str, **fields: Any) -> None:
+    def info(self, event: str, **fields: object) -> None:
         """Log an event that may interest users."""
         self._log("info", event, fields)
 
-    def warning(self, event: str, **fields: Any) -> None:
+    def warning(self, event: str, **fields: object) -> None:
         """Log a problem that does not end the run."""
         self._log("warning", event, fields)
 
-    def error(self, event: str, **fields: Any) -> None:
+    def error(self, event: str, **fields: object) -> None:
         """Log a failure, on every rank. `exc_info=True` adds the traceback."""
         self._log("error", event, fields)
 
@@ -218,7 +218,7 @@ class Log:
         rank = os.environ.get("RANK") or "0"
         if LEVELS[method] < (LEVEL.read() if rank == "0" else max(LEVEL.read(), LEVELS["error"])):
             return
-        site: dict[str, Any] = {}
+        site: dict[str, object] = {}
         if FORMAT.read() == "explicit":
             # Two frames up is the caller of info() and the like. structlog's own search ignores modules by prefix, so
             # that ignoring rlcore.logging would ignore rlcore.loggers as well.
@@ -248,12 +248,12 @@ def _structlog(name: str, site: dict[str, Any]) -> Any:
     stream = sys.stderr
     colors = not os.environ.get("NO_COLOR") and stream.isatty()
 
-    def put_site_first(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    def put_site_first(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         path = "/".join(Path(site["pathname"]).parts[-2:])  # with its folder, since many packages have a trainer.py
         event["timestamp"] += f" {path}:{site['lineno']} rank {site['rank']}"
         return event
 
-    def escape(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    def escape(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         return {key: visible(value) if isinstance(value, str) else value for key, value in event.items()}
 
     def write_traceback(out: TextIO, error: Any) -> None:

@@ -120,7 +120,7 @@ def redact(value: Any, hide: Callable[[str], str] = _hide_options) -> Any:
     return value
 
 
-def show(value: Any, longest: int = 60) -> str:
+def show(value: object, longest: int = 60) -> str:
     """Return the repr of a value of a configuration for a message, in at most `longest` characters.
 
     Of mappings only the keys are shown, because a value under an unknown key may be a secret.
@@ -151,5 +151,5 @@ def _outline(value: Any) -> Any:
     return type(value)(map(_outline, value)) if type(value) in {list, tuple} else value
 
 
-def _holds_something(value: Any) -> bool:
+def _holds_something(value: object) -> bool:
     return value is not None and not isinstance(value, bool) and value not in ("", HIDDEN)

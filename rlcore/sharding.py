@@ -27,6 +27,7 @@ from rlcore.plugins.observers import find_parallel_files
 from rlcore.protocols import Divisible, Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
+from rlcore.types import State
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -103,12 +104,12 @@ class WholeModel:
         """Clear the gradients."""
         self.optimizer.zero_grad()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state of the optimizer."""
-        state: dict[str, Any] = self.optimizer.state_dict()
+        state: State = self.optimizer.state_dict()
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state of the optimizer."""
         load_optimizer(self.optimizer, state)
 
@@ -206,7 +207,7 @@ class DividedModule:
         """Return the parameters beside `module` that are needed without gradients: none."""
         return {}
 
-    def use_shards(self, *shards: Any) -> None:
+    def use_shards(self, *shards: object) -> None:
         """Divide the weights among processes; the first shards are those of `module`."""
         self._shards = shards
 

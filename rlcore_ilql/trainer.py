@@ -6,7 +6,7 @@ Also in this file: standardised returns: the scale of rewards no longer depends 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import torch
@@ -16,7 +16,7 @@ from rlcore import ops
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Run, disable_dropout, stack_samples, validate
-from rlcore.types import Metrics, Sample, SampleReward, Trajectories
+from rlcore.types import Metrics, Sample, SampleReward, State, Trajectories
 from rlcore_ilql.config import ILQLConfig, q_heads, workload
 from rlcore_ilql.loss import awac_loss, cql_loss, lowest, q_loss, value_loss
 from rlcore_ilql.q_heads import sync_targets
@@ -152,11 +152,11 @@ class ILQLTrainer:
         marked = zip(self.returns.rewards[i], self.run.samples[i].action_mask, strict=True)
         return [reward for reward, chosen in marked if chosen]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer, whose count of steps determines the next sync, and the order of samples."""
         return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

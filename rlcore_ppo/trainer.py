@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import attrs
 import torch
@@ -29,7 +29,7 @@ from rlcore.training import (
     warn_of_bias,
     weight_metrics,
 )
-from rlcore.types import Metrics, Prompt, Trajectories
+from rlcore.types import Metrics, Prompt, State, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
 from rlcore_ppo.loss import policy_loss, value_clipped, value_loss
 
@@ -53,11 +53,11 @@ class KLCoefficient:
             error = min(max(kl / self.target - 1.0, -0.2), 0.2)
             self.value *= 1.0 + error * num_responses / self.horizon
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the weight and its initial value."""
         return {"value": self.value, "initial": self.initial}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore a weight that has adapted, unless the configuration has another initial value now."""
         if self.target is not None and state["initial"] == self.initial:
             self.value = state["value"]
@@ -93,11 +93,11 @@ class ScoreScale:
         self.mean += difference * count / total
         self.count = total
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the moments."""
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the moments that `state_dict` returned."""
         self.count, self.mean, self.squares = state["count"], state["mean"], state["squares"]
 
@@ -386,7 +386,7 @@ class PPOTrainer:
                 round=self.num_rounds + 1, **{"largest_error" if is_full else "mean_error": max(found)},
             )  # fmt: skip
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer, the order of prompts, the KL coefficient, the score moments and the round's number."""
         return {
             "updater": self.updater.state_dict(),
@@ -396,7 +396,7 @@ class PPOTrainer:
             "num_rounds": self.num_rounds,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

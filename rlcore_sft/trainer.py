@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlcore.protocols import Policy
 from rlcore.training import Run, disable_dropout, stack_samples, validate
-from rlcore.types import Metrics, Trajectories
+from rlcore.types import Metrics, State, Trajectories
 from rlcore_sft.config import SFTConfig
 from rlcore_sft.loss import nll
 
@@ -70,11 +70,11 @@ class SFTTrainer:
             batch_size=config.batch_size, size=config.micro_batch_size, tokens=config.micro_batch_tokens,
         )  # fmt: skip
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer and the order of samples."""
         return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

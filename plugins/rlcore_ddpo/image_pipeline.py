@@ -76,7 +76,9 @@ class ImagePipeline:
             part.to(device)
         self._embedding.cache_clear()
 
-    def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+    def use_forward(
+        self, forward: Callable[..., object], *, autocast: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
         """Predict through `forward` instead of the UNet, inside the context that `autocast()` returns."""
         self._forward, self._autocast = forward, autocast
 

@@ -137,7 +137,7 @@ class ImageSampler:
         run, samples = self.run, self.run.config.eval.samples
         prompts = [prompt for prompt in run.data.eval_prompts for _ in range(samples)]
         mine = run.ranks.share(len(prompts))
-        found: list[tuple[int, dict[str, Any], Image.Image]] = []
+        found: list[tuple[int, dict[str, object], Image.Image]] = []
         if mine:
             own = [prompts[i] for i in mine]
             images = self._denoise(own, [(run.config.run.seed, "evaluation", i) for i in mine])[2]

@@ -29,7 +29,7 @@ WIDTH = 16
 MAX_TOKENS = 16
 
 
-def make_tiny_pipeline(*, size: int = 4, seed: int = 0, **scheduler: Any) -> diffusers.StableDiffusionPipeline:
+def make_tiny_pipeline(*, size: int = 4, seed: int = 0, **scheduler: object) -> diffusers.StableDiffusionPipeline:
     """Return a StableDiffusionPipeline with latents of 4 * size * size elements and images of twice that side.
 
     Args:
@@ -97,7 +97,7 @@ PARTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
 
 
-def build_stable_diffusion(spec: Any, config: StableDiffusionConfig, *, tokenizer: Any = None) -> ImagePipeline:
+def build_stable_diffusion(spec: object, config: StableDiffusionConfig, *, tokenizer: object = None) -> ImagePipeline:
     """Build an image pipeline from a `StableDiffusionPipeline`.
 
     VAE and text encoder are frozen, and the scheduler becomes a `DDIMScheduler` with the same noise schedule.
@@ -130,7 +130,7 @@ def build_stable_diffusion(spec: Any, config: StableDiffusionConfig, *, tokenize
     return ImagePipeline(pipeline, has_lora=config.lora is not None)
 
 
-def as_ddim(scheduler: Any) -> diffusers.DDIMScheduler:
+def as_ddim(scheduler: object) -> diffusers.DDIMScheduler:
     """Return a `DDIMScheduler` with the noise schedule and the options of a scheduler of the DDPM family.
 
     A `DDIMScheduler` is returned as it is. Options that other schedulers do not have, such as `clip_sample`, are off.
@@ -168,7 +168,7 @@ def as_ddim(scheduler: Any) -> diffusers.DDIMScheduler:
     return ddim
 
 
-def _check_rebuilt(ddim: diffusers.DDIMScheduler, scheduler: Any, options: Mapping[str, Any]) -> None:
+def _check_rebuilt(ddim: diffusers.DDIMScheduler, scheduler: Any, options: Mapping[str, object]) -> None:
     """Check that a rebuilt scheduler has every option of the pipeline's own, and the same noise schedule."""
     name = type(scheduler).__name__
     for option, value in options.items():
@@ -184,7 +184,7 @@ def _check_rebuilt(ddim: diffusers.DDIMScheduler, scheduler: Any, options: Mappi
         )
 
 
-def _load(spec: Any, config: StableDiffusionConfig, tokenizer: Any) -> diffusers.StableDiffusionPipeline:
+def _load(spec: object, config: StableDiffusionConfig, tokenizer: Any) -> diffusers.StableDiffusionPipeline:
     if not isinstance(spec, (str, os.PathLike)):
         raise ModelError(
             f"model = {type(spec).__name__}: trainer 'ddpo' takes a StableDiffusionPipeline, its folder or a hub id"
@@ -245,7 +245,7 @@ def _check_parts(pipeline: diffusers.StableDiffusionPipeline) -> None:
             raise ModelError(f"the UNet has {option}, which a StableDiffusionPipeline does not use: give SD 1 or 2")
 
 
-def _set_tokenizer(pipeline: diffusers.StableDiffusionPipeline, tokenizer: Any) -> None:
+def _set_tokenizer(pipeline: diffusers.StableDiffusionPipeline, tokenizer: object) -> None:
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ModelError(f"tokenizer = {tokenizer!r:.80}: an image pipeline takes a tokenizer object, or has its own")
     options = pipeline.text_encoder.config

@@ -19,7 +19,7 @@ from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore.training import Meter, Round, Run, disable_dropout
-from rlcore.types import Metrics, Trajectories
+from rlcore.types import Metrics, State, Trajectories
 from rlcore_ddpo.config import KIND, DDPOConfig, check
 from rlcore_ddpo.denoising import Denoiser
 from rlcore_ddpo.image_sampling import ImageSampler
@@ -40,7 +40,7 @@ def workload(config: DDPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa
     }  # fmt: skip
 
 
-def rehearse(model: ImagePipeline, config: DDPOConfig, settings: TrainConfig, world: int) -> Mapping[str, Any]:
+def rehearse(model: ImagePipeline, config: DDPOConfig, settings: TrainConfig, world: int) -> Mapping[str, object]:
     """Return the parts of a round.
 
     Args:
@@ -251,14 +251,14 @@ class DDPOTrainer:
             }
         return losses, metrics
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer, the order of prompts, the round's number and the rewards of each prompt."""
         return {
             "updater": self.updater.state_dict(), "order": self.order.state_dict(), "num_rounds": self.num_rounds,
             "statistics": self.statistics.state_dict(),
         }  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

@@ -79,7 +79,9 @@ class ServerLogprobs:
             "prompt_logprobs": self.options.top_k,
         }  # fmt: skip
 
-    def _read(self, answer: Any, tokens: Sequence[int], places: Sequence[int]) -> list[tuple[list[int], list[float]]]:
+    def _read(
+        self, answer: object, tokens: Sequence[int], places: Sequence[int]
+    ) -> list[tuple[list[int], list[float]]]:
         """Return ids and log-probs of the most likely tokens at the given places of a sequence."""
         choices = answer.get("choices") if isinstance(answer, Mapping) else None
         choice = choices[0] if isinstance(choices, Sequence) and choices and isinstance(choices[0], Mapping) else {}

@@ -77,7 +77,7 @@ class TeacherReward:
         outputs: Sequence[str],
         messages: Sequence[Sequence[Message] | None],
         output_tokens: Sequence[Sequence[int]] | None = None,
-        tokenizer: Any = None,
+        tokenizer: object = None,
     ) -> list[list[float] | None]:
         """Return the rewards of the tokens of each output, or None for one with a token that the teacher lacks."""
         teacher = self.teacher

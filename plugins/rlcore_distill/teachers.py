@@ -51,7 +51,7 @@ def check_same_tokens(policy: Any, teacher: Any, *, option: str, name: str) -> N
     )
 
 
-def table_size(policy: Any) -> int:
+def table_size(policy: object) -> int:
     """Return the number of rows of a policy's table of tokens, whose weights are whole; 0 if it does not state it."""
     return policy.vocabulary_size if isinstance(policy, SizedVocabulary) else 0
 
@@ -98,7 +98,7 @@ def check_texts(batch: Trajectories, tokenizer: Any, option: str) -> None:
         )
 
 
-def _named(tokenizer: Any) -> str:
+def _named(tokenizer: object) -> str:
     return f"{type(tokenizer).__name__} {getattr(tokenizer, 'name_or_path', '')!s:.60}".strip()
 
 

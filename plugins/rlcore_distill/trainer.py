@@ -17,7 +17,7 @@ from rlcore.errors import DataError
 from rlcore.protocols import Policy
 from rlcore.sampling import sample
 from rlcore.training import Round, Run, disable_dropout, stack_samples, validate
-from rlcore.types import Metrics, Prompt, Sample, Trajectories
+from rlcore.types import Metrics, Prompt, Sample, State, Trajectories
 from rlcore_distill.config import DistillConfig, PromptDistillConfig, check, workload
 from rlcore_distill.loss import divergence, nll
 from rlcore_distill.teachers import ModelTeacher, Teacher, build_teacher, check_tokens, needs_reference, table_size
@@ -125,7 +125,7 @@ class PromptRows:
         return _together(self.run, taken[:own], given)
 
 
-def _demonstrations(rows: Sequence[Any], what: str) -> Sequence[Any]:
+def _demonstrations(rows: Sequence[object], what: str) -> Sequence[object]:
     for row in rows:
         if not isinstance(row, Sample):
             raise DataError(
@@ -260,7 +260,7 @@ class DistillTrainer:
             batch_size=config.batch_size, size=config.micro_batch_size, tokens=config.micro_batch_tokens,
         )  # fmt: skip
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer, the order of the rows, and how many have been taken."""
         return {
             "updater": self.updater.state_dict(),
@@ -268,7 +268,7 @@ class DistillTrainer:
             "num_rows": self.rows.shares.num_rows,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.rows.order.load_state_dict(state["order"])

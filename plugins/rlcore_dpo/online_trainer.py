@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from rlcore.errors import ConfigError, Diverged
 from rlcore.protocols import Policy
 from rlcore.training import Order, Round, Run, by_block, disable_dropout
-from rlcore.types import Metrics, Prompt, Trajectories
+from rlcore.types import Metrics, Prompt, State, Trajectories
 from rlcore_dpo.config import DPOConfig, compares_with_reference
 from rlcore_dpo.loss import best_and_worst
 from rlcore_dpo.online_config import OnlineDPOConfig, pair_options, workload
@@ -158,11 +158,11 @@ class OnlineDPOTrainer:
         """Return the prompts of the next round."""
         return [self.run.prompts[index] for index in order.take(self.config.batch_size)]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer and the order of prompts."""
         return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

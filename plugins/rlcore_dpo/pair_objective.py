@@ -102,7 +102,7 @@ def is_usable_pair(row: Any) -> bool:
     return flaw_of(row) is None
 
 
-def _check_pair(row: Any, what: str) -> None:
+def _check_pair(row: object, what: str) -> None:
     if not isinstance(row, Pair):
         raise DataError(
             f"{what}: the pipeline returned {type(row).__name__} objects; this loss learns from pairs: leave "
@@ -215,7 +215,7 @@ BALANCED = (1.0, 4 / 3)
 """Range of the ratio of weighted desirable to weighted undesirable answers that the paper recommends."""
 
 
-def read_labelled(rows: Sequence[Any], what: str, config: DPOConfig) -> list[LabelledSample]:
+def read_labelled(rows: Sequence[object], what: str, config: DPOConfig) -> list[LabelledSample]:
     """Return answers with a verdict; a pair gives two, the chosen one desirable. Empty answers are dropped.
 
     Warnings count these, and answers that are cut at the end.

@@ -23,7 +23,7 @@ from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Run, by_block, eval_mode, stack_samples
-from rlcore.types import PolicyOutputs, Sample, Trajectories, sequences_of
+from rlcore.types import PolicyOutputs, Sample, State, Trajectories, sequences_of
 from rlcore_dpo.config import DPOConfig, compares_with_reference
 from rlcore_transformers.preferences.preferences import Pair
 
@@ -49,11 +49,11 @@ class ReferenceCache:
         self.folder, self._passes = folder, passes
         self._model = digest(_parts_of_model(module))
 
-    def path(self, rows: Sequence[Any]) -> Path:
+    def path(self, rows: Sequence[object]) -> Path:
         """Return the file of the table of rows."""
         return self.folder / f"{digest([self._model, self._passes.encode(), *_parts_of_rows(rows)]).hex()}.safetensors"
 
-    def load(self, rows: Sequence[Any]) -> Tensor | None:
+    def load(self, rows: Sequence[object]) -> Tensor | None:
         """Return the table of rows, float[rows, 2]; None if there is none, or, with a warning, none that is intact."""
         path = self.path(rows)
         if not path.exists():
@@ -70,14 +70,14 @@ class ReferenceCache:
             return None
         return table
 
-    def reject(self, rows: Sequence[Any], reason: str) -> None:
+    def reject(self, rows: Sequence[object], reason: str) -> None:
         """Log that the table of rows is computed again, and why."""
         get_logger("dpo").warning(
             "a file of reference log-probs is not used; they are computed again", file=str(self.path(rows)),
             reason=reason,
         )  # fmt: skip
 
-    def save(self, rows: Sequence[Any], table: Tensor) -> None:
+    def save(self, rows: Sequence[object], table: Tensor) -> None:
         """Write the table of rows; that it cannot be written is no error."""
         path = self.path(rows)
         whole = path.with_suffix(f".{os.getpid()}")
@@ -119,7 +119,7 @@ def _parts_of_model(module: nn.Module) -> Iterator[bytes]:
         yield weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def _parts_of_rows(rows: Sequence[Any]) -> Iterator[bytes]:
+def _parts_of_rows(rows: Sequence[object]) -> Iterator[bytes]:
     for row in rows:
         for sample in sequences_of(row):
             yield torch.tensor(sample.tokens).numpy().tobytes()
@@ -212,7 +212,7 @@ class Reference:
             )
         return self.policy.score, self.policy.module  # before the first step, the policy is its own reference
 
-    def _found(self, rows: Sequence[Any], score: Scores, cache: ReferenceCache | None) -> Tensor:
+    def _found(self, rows: Sequence[object], score: Scores, cache: ReferenceCache | None) -> Tensor:
         """Return the log-probs of the sequences of rows, from the cache if it has them: float[rows, 2].
 
         Those from the cache are used if the first pass over the rows, computed again, gives the same numbers.
@@ -238,7 +238,7 @@ class Reference:
         ranks.on_main(lambda: cache.save(rows, table))
         return table
 
-    def _table(self, rows: Sequence[Any], score: Scores) -> Tensor:
+    def _table(self, rows: Sequence[object], score: Scores) -> Tensor:
         """Return the log-probs of the sequences of rows: float[rows, 2]; each rank computes a share of the chunks.
 
         These depend neither on the order of training nor on the number of ranks.
@@ -252,7 +252,7 @@ class Reference:
             self._pass(rows, chunks[0], score)
         return ranks.sum(table).float().cpu()  # each row is zero on all ranks but one
 
-    def _pass(self, rows: Sequence[Any], chunk: Sequence[int], score: Scores) -> Tensor:
+    def _pass(self, rows: Sequence[object], chunk: Sequence[int], score: Scores) -> Tensor:
         samples: list[Sample] = [sample for i in chunk for sample in sequences_of(rows[i])]
         return self._scored(stack_samples(samples).to(self.run.ranks.device), score).cpu().view(-1, 2)
 
@@ -260,7 +260,7 @@ class Reference:
         config = self.config
         return max(config.micro_batch_size or 2 * config.batch_size, 2) // 2
 
-    def _chunks(self, rows: Sequence[Any]) -> list[list[int]]:
+    def _chunks(self, rows: Sequence[object]) -> list[list[int]]:
         """Return the rows of each forward pass, sorted by length, as `micro_batches` bounds a pass."""
         config = self.config
         longest = [max(len(sample.tokens) for sample in sequences_of(row)) for row in rows]
@@ -282,11 +282,11 @@ class Reference:
         with by_block(self.policy) if self.config.ref_model is None else nullcontext():
             return summed(score(part).logprobs, part.action_mask)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the tables, which a changed policy cannot compute again, and the name of their reference."""
         return {"tables": self.tables, "ref_model": self.config.ref_model}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the tables, unless the options name another reference now, whose tables are computed then.
 
         Raises:
@@ -304,7 +304,7 @@ class Reference:
         self.tables = tables
 
 
-def _has_ref_logprobs(rows: Sequence[Any], config: DPOConfig) -> bool:
+def _has_ref_logprobs(rows: Sequence[object], config: DPOConfig) -> bool:
     """Return whether the rows come with the log-probs of a reference, which are then used.
 
     Raises:
@@ -320,7 +320,7 @@ def _has_ref_logprobs(rows: Sequence[Any], config: DPOConfig) -> bool:
     return True
 
 
-def _given(rows: Sequence[Any]) -> Tensor | None:
+def _given(rows: Sequence[object]) -> Tensor | None:
     """Return the log-probs of a reference that rows come with: float[rows, 2]; None if they have none.
 
     Raises:

@@ -12,7 +12,7 @@ from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Order, Run, by_block, disable_dropout, eval_mode, micro_batches
-from rlcore.types import Metrics, Trajectories
+from rlcore.types import Metrics, State, Trajectories
 from rlcore_dpo.config import DPOConfig, resolve, sample_pipeline, workload
 from rlcore_dpo.pair_objective import (
     KTOObjective,
@@ -125,7 +125,7 @@ class DPOTrainer:
                         meter.add((part.num_actions > 0).view(-1, group).any(1), measure(part)[1])
         return meter
 
-    def _read(self, rows: Sequence[Any], what: str) -> Sequence[Any]:
+    def _read(self, rows: Sequence[object], what: str) -> Sequence[Any]:
         return read_labelled(rows, what, self.config) if self.config.loss == "kto" else read_pairs(rows, what)
 
     def _next(self) -> list[int]:
@@ -134,7 +134,7 @@ class DPOTrainer:
             return self.order.take(min(self.config.batch_size, len(self.rows)))
         return self.order.take_within_pass(self.config.batch_size)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer, the order of the rows and the reference's log-probs."""
         return {
             "updater": self.updater.state_dict(),
@@ -142,7 +142,7 @@ class DPOTrainer:
             "reference": self.reference.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

@@ -18,6 +18,7 @@ from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Environment, EnvironmentFactoryTraits, Step
 from rlcore.safe_text import shorten, show
+from rlcore.types import Options
 from rlcore_environments.worker import STATED, describe_misfit, wrong_methods, wrong_rows
 
 LARGEST_REWARD: float = torch.finfo(torch.float32).max
@@ -54,7 +55,7 @@ class Answer:
         return math.fsum(self.rewards.values())
 
 
-def read_messages(found: Any, what: str) -> list[dict[str, Any]]:
+def read_messages(found: object, what: str) -> list[dict[str, Any]]:
     """Return messages of any form as a list of mappings with `role` and `content`.
 
     Args:
@@ -90,7 +91,7 @@ def read_messages(found: Any, what: str) -> list[dict[str, Any]]:
     return messages
 
 
-def read_step(found: Any) -> Answer:
+def read_step(found: object) -> Answer:
     """Return a step of any form, checked.
 
     A text is what the policy reads next; a number is the reward of the last turn; a pair is both; a mapping has the
@@ -115,7 +116,7 @@ def read_step(found: Any) -> Answer:
     )
 
 
-def _as_step(found: Any) -> Step:
+def _as_step(found: object) -> Step:
     """Return a step of any form as a `Step`, whose fields are not checked."""
     if isinstance(found, Step):
         return found
@@ -134,7 +135,7 @@ def _as_step(found: Any) -> Step:
     raise BadAnswer(_describe_unknown(found))
 
 
-def _describe_unknown(found: Any) -> str:
+def _describe_unknown(found: object) -> str:
     """Return what is wrong with a step that has none of the forms."""
     parts = found if isinstance(found, list | tuple) else [found]
     if len(parts) <= 2 and parts and isinstance(parts[-1], bool):
@@ -153,7 +154,7 @@ def _describe_unknown(found: Any) -> str:
     )
 
 
-def _flag(name: str, value: Any) -> bool:
+def _flag(name: str, value: object) -> bool:
     """Return a truth value, also one of numpy or torch, or 0 or 1; a text such as "false" is none."""
     plain = value if isinstance(value, bool) else to_metric(value)
     if plain not in (0, 1):
@@ -161,14 +162,14 @@ def _flag(name: str, value: Any) -> bool:
     return bool(plain)
 
 
-def _stop(stop: Any) -> tuple[str, ...]:
+def _stop(stop: object) -> tuple[str, ...]:
     found = (stop,) if isinstance(stop, str) else stop
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) and each for each in found):
         raise BadAnswer(f"step returned stop = {shorten(stop)}; give texts that are not empty, such as ['\\n']")
     return tuple(found)
 
 
-def _rewards(reward: Any) -> dict[str, float]:
+def _rewards(reward: object) -> dict[str, float]:
     named = reward if isinstance(reward, Mapping) else {"": reward}
     checked = {}
     for name, value in named.items():
@@ -193,7 +194,7 @@ def to_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def to_metric(value: Any) -> float | None:
+def to_metric(value: object) -> float | None:
     """Return a number or truth value of `info`, also one of numpy, as a metric; None if it is none, or not finite."""
     plain = to_real(value)
     if plain is None:
@@ -250,7 +251,7 @@ class Factory:
     wrong_rows: str = ""
     example_turns: Sequence[str] = ()
     reward_names: Sequence[str] = ()
-    shutdown: Callable[[], Any] | None = None
+    shutdown: Callable[[], object] | None = None
     source: str = ""
     is_remote: bool = False
 
@@ -301,7 +302,7 @@ def factory_of(given: Any) -> Factory:
     )
 
 
-def stated(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+def stated(given: Options, name: str) -> dict[str, Any]:
     """Return what the author of an environment states about it (`STATED`), checked.
 
     Raises:
@@ -334,7 +335,7 @@ def stated(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def check_tools(tools: Sequence[Any]) -> None:
+def check_tools(tools: Sequence[object]) -> None:
     """Check that every tool has a schema with a name of its own.
 
     Raises:
@@ -375,7 +376,7 @@ def check_environment(made: Any, factory: Factory) -> Environment:
     return environment
 
 
-def _check_arguments(make: Callable[..., Any], given: Any) -> None:
+def _check_arguments(make: Callable[..., object], given: object) -> None:
     try:
         inspect.signature(make).bind()
     except TypeError as error:

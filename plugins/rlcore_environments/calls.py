@@ -45,7 +45,9 @@ class Pending:
         is_last: whether the thread ends with it.
     """
 
-    def __init__(self, calls: Calls, function: Callable[[], Any], thread: OwnThread | None, *, is_last: bool) -> None:
+    def __init__(
+        self, calls: Calls, function: Callable[[], object], thread: OwnThread | None, *, is_last: bool
+    ) -> None:
         self.function, self.deadline, self.settled = function, 0.0, threading.Event()
         self.thread, self.is_last = thread or OwnThread("rlcore-environment"), is_last or thread is None
         self.task: Future[Any] | None = None
@@ -91,7 +93,7 @@ class Calls:
         self._lock, self._waiting, self._begun = threading.Lock(), deque[Pending](), dict[Pending, threading.Thread]()
 
     def start(
-        self, function: Callable[..., Any], *args: Any, thread: OwnThread | None = None, is_last: bool = False
+        self, function: Callable[..., object], *args: object, thread: OwnThread | None = None, is_last: bool = False
     ) -> Pending:
         """Start a call; what it returns is awaited if it is a coroutine.
 
@@ -234,12 +236,12 @@ class Limit:
             self._allow(seconds + REMOTE_MARGIN_S)
 
 
-def finished(found: Any) -> Any:
+def finished(found: object) -> Any:
     """Return what a call returned, or the result of it if it is a coroutine; called in a thread of a call."""
     return background(found).result() if inspect.isawaitable(found) else found
 
 
-def _outcome(call: Pending) -> tuple[Any, BaseException | None]:
+def _outcome(call: Pending) -> tuple[object, BaseException | None]:
     try:
         found = call.function()
         if inspect.isawaitable(found):
@@ -272,7 +274,7 @@ def background(found: Awaitable[Any]) -> Future[Any]:
     return asyncio.run_coroutine_threadsafe(_awaited(found), event_loop(os.getpid()))
 
 
-async def _awaited(found: Awaitable[Any]) -> Any:
+async def _awaited(found: Awaitable[Any]) -> object:
     try:
         return await found
     except (SystemExit, KeyboardInterrupt) as error:  # which would end the event loop, and all that runs on it

@@ -42,7 +42,7 @@ def describe_change(
     ending: Callable[[str], str],
     first: Sequence[Message],
     last: Sequence[Message],
-    calls: Sequence[Any],
+    calls: Sequence[object],
 ) -> str:
     """Return how a template renders earlier messages in another way when others follow; empty if it does not.
 
@@ -69,7 +69,7 @@ def describe_change(
     return ""
 
 
-def answer(content: str, calls: Sequence[Any] = ()) -> dict[str, Any]:
+def answer(content: str, calls: Sequence[object] = ()) -> dict[str, Any]:
     """Return a turn of the assistant."""
     return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {})}
 
@@ -328,7 +328,7 @@ def _unused(text: str) -> str:
     return mark
 
 
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
+def _changed(value: object, change: Callable[[str], str]) -> Any:
     """Return a message, or a part of one, with each of its strings changed, except for roles that templates know."""
     if isinstance(value, str):
         return change(value)

@@ -98,7 +98,7 @@ class Episode:
         self.tokens = list(self.prompt.tokens)
         self.chosen, self.rewards = [False] * len(self.tokens), [0.0] * len(self.tokens)
 
-    def begin_with(self, prompt: Prompt, opening: list[dict[str, Any]], text: str) -> None:
+    def begin_with(self, prompt: Prompt, opening: list[dict[str, object]], text: str) -> None:
         """Take the first messages of an environment that was reset late, and the tokens of the prompt with them."""
         self.prompt, self.opening_text = prompt, text
         self.opening = [{name: value for name, value in each.items() if name not in OF_TURNS} for each in opening]
@@ -129,7 +129,7 @@ class Episode:
         self.rewards += [0.0] * len(tokens)
         self.num_new += len(tokens)
         self.turns.append(turn)
-        message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+        message: dict[str, object] = {"role": "assistant", "content": turn.text}
         if turn.truncated:
             message["truncated"] = True
         if turn.tool_calls:
@@ -152,7 +152,7 @@ class Episode:
         was_cut = self.turns[-1].truncated  # the policy would have gone on, whatever the environment made of it
         self.end = DONE if answer.done and not was_cut else TRUNCATED if answer.done or answer.truncated else ""
 
-    def add_reply(self, messages: Sequence[dict[str, Any]], tokens: Sequence[int], text: str) -> None:
+    def add_reply(self, messages: Sequence[dict[str, object]], tokens: Sequence[int], text: str) -> None:
         """Append what the environment says; no token of it is chosen."""
         self.tokens += tokens
         self.chosen += [False] * len(tokens)
@@ -245,7 +245,7 @@ class Attempt:
         self._environment: Any = None
         self.thread = None if factory.is_remote else OwnThread("rlcore-environment")
 
-    def reset(self, row: Mapping[str, Any], seed: int) -> Any:
+    def reset(self, row: Mapping[str, object], seed: int) -> Any:
         """Make the environment, and return its first messages; if the attempt is over by then, close what was made."""
         if self._is_over:
             return ()
@@ -254,7 +254,7 @@ class Attempt:
             return made.reset(row, seed=seed)
         return finished(EnvironmentTraits(made).close())
 
-    def _keep(self, made: Any) -> bool:
+    def _keep(self, made: object) -> bool:
         with self._lock:
             if not self._is_over:
                 self._environment = made
@@ -297,7 +297,7 @@ def to_batch(
     *,
     columns: Sequence[str] = (),
     counted: Sequence[str] = (),
-    tools: Sequence[Any] = (),
+    tools: Sequence[object] = (),
     refills: bool = False,
     records_tokens: bool = False,
 ) -> Episodes:
@@ -355,7 +355,7 @@ def _numbers(episode: Episode, counted: Iterable[str], *, has_tools: bool) -> di
     return episode.numbers | ({"episode/tool_calls": calls} if has_tools else {}) | named
 
 
-def _arguments(episodes: Sequence[Episode], about: Callable[[Episode], dict[str, Any]]) -> dict[str, list[Any]]:
+def _arguments(episodes: Sequence[Episode], about: Callable[[Episode], dict[str, object]]) -> dict[str, list[Any]]:
     asked = [_plain(e.prompt.messages or [{"role": "user", "content": e.prompt.text}]) for e in episodes]
     said = [_plain(episode.messages) for episode in episodes]
     return {
@@ -371,13 +371,13 @@ def _arguments(episodes: Sequence[Episode], about: Callable[[Episode], dict[str,
     }
 
 
-def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _plain(messages: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
     """Return messages as reward functions receive them."""
     names = ("role", "content", "name", "tool_calls", "tool_call_id")
     return [{name: value for name, value in each.items() if name in names} for each in messages]
 
 
-def _about(tools: Sequence[Any], *, records_tokens: bool) -> Callable[[Episode], dict[str, Any]]:
+def _about(tools: Sequence[object], *, records_tokens: bool) -> Callable[[Episode], dict[str, Any]]:
     """Return what tells the things about an episode that the first message of its transcript has.
 
     They are the schemas of the tools as JSON, since the template may render them, and the token ids, if asked for.
@@ -386,7 +386,7 @@ def _about(tools: Sequence[Any], *, records_tokens: bool) -> Callable[[Episode],
     return lambda episode: schemas | ({TOKENS: episode.segments} if records_tokens else {})
 
 
-def transcript_of(episode: Episode, about: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def transcript_of(episode: Episode, about: Mapping[str, object] | None = None) -> list[dict[str, Any]]:
     """Return who said what after the prompt that was read, with the reward of each turn, and why it failed.
 
     Args:

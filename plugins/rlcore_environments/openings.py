@@ -24,7 +24,7 @@ from rlcore.logging import get_logger
 from rlcore.protocols import Environment, EnvironmentTraits, RunView
 from rlcore.safe_text import shorten, show
 from rlcore.settings import DataConfig
-from rlcore.types import is_conversation
+from rlcore.types import Row, is_conversation
 from rlcore_environments.answers import BadAnswer, Factory, check_environment, read_messages
 from rlcore_environments.calls import Calls, CallTooLate, Pending, allow_more, finished, thread_advice
 from rlcore_environments.dialogue import Dialogue
@@ -38,7 +38,7 @@ SEED = "seed"
 """Column of a row with the seed of its environment; rows without it receive one."""
 
 
-def own_columns(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+def own_columns(row: Mapping[str, object], column: str) -> dict[str, Any]:
     """Return what an environment receives of a row."""
     return {name: value for name, value in row.items() if name not in (SEED, column)}
 
@@ -57,7 +57,7 @@ def any_token(tokenizer: Any) -> int:
     return int(next(token for token in found if token is not None))
 
 
-def fields_of(row: Any, column: str, seed: int, where: str) -> dict[str, Any]:
+def fields_of(row: object, column: str, seed: int, where: str) -> dict[str, Any]:
     """Return a row as a mapping, with the seed of its environment.
 
     Raises:
@@ -73,7 +73,7 @@ def fields_of(row: Any, column: str, seed: int, where: str) -> dict[str, Any]:
     return {**fields, SEED: seed if own is None else int(own)}
 
 
-def fresh_rows(rows: Sequence[Any], options: EpisodeOptions) -> list[bool]:
+def fresh_rows(rows: Sequence[object], options: EpisodeOptions) -> list[bool]:
     """Return for each row to train on whether its environment has another seed in each step.
 
     Raises:
@@ -102,7 +102,7 @@ def fitted(tokens: Sequence[int], dialogue: Dialogue, data: DataConfig, max_leng
     return tuple(kept)
 
 
-def content_of(asked: Any, said: list[dict[str, Any]], dialogue: Dialogue, where: str) -> Any:
+def content_of(asked: Any, said: list[dict[str, object]], dialogue: Dialogue, where: str) -> object:
     """Return the prompt of a row followed by the environment's first messages: a conversation, or a text."""
     if dialogue.is_chat:
         before = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked or ())
@@ -131,7 +131,7 @@ class Openings:
         limit = min(self._options.concurrency, self._factory.concurrency or self._options.concurrency)
         return Calls(limit, self._options.timeout_s, in_main=self._options.runs_in_main)
 
-    def of(self, rows: Sequence[Mapping[str, Any]], column: str, what: str) -> list[list[dict[str, Any]]]:
+    def of(self, rows: Sequence[Mapping[str, object]], column: str, what: str) -> list[list[dict[str, Any]]]:
         """Return the first messages of each row.
 
         Args:
@@ -171,7 +171,7 @@ class Openings:
             found.append(said)
         return found
 
-    def _reset(self, row: Mapping[str, Any], found: Future[Any]) -> None:
+    def _reset(self, row: Row, found: Future[Any]) -> None:
         """Set what the reset returns or raises; then close the environment, for which there is as much time again."""
         environment = check_environment(self._factory.make(), self._factory)
         try:
@@ -183,7 +183,7 @@ class Openings:
         _close(environment)
 
 
-def _result(reset: Future[Any], call: Pending) -> Any:
+def _result(reset: Future[Any], call: Pending) -> object:
     """Return or raise what a reset did; an environment that does not close in time is a warning."""
     try:
         call.result()
@@ -194,7 +194,7 @@ def _result(reset: Future[Any], call: Pending) -> Any:
     return reset.result()
 
 
-def _close(environment: Any) -> None:
+def _close(environment: object) -> None:
     """Close an environment, if it has the method; an error is logged, since the messages are known without it."""
     try:
         finished(EnvironmentTraits(environment).close())
@@ -271,7 +271,7 @@ class Curriculum:
         run: the run, once it has begun.
     """
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: object) -> None:
         self.run: RunView | None = None
         self._has_warned = False
         if given is not None and not isinstance(given, Mapping):
@@ -292,7 +292,7 @@ class Curriculum:
         """Steps of the run that are done."""
         return 0 if self.run is None else self.run.step
 
-    def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def check_rows(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Check that each moving value reaches a row to train on: those that have the column keep their own.
 
         Raises:
@@ -318,7 +318,7 @@ class Curriculum:
         return {move.name: move.value(self.step, metrics) for move in self.moves}
 
 
-def _move(name: str, given: Any) -> Move:
+def _move(name: str, given: object) -> Move:
     where = f"{OPTION}.{name}"
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where} = {show(given)}: give {FORMS}")
@@ -349,11 +349,11 @@ def _move(name: str, given: Any) -> Move:
     return Move(name, first, last, success=float(success), by=by)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check(where: str, value: Any, kind: str, *, is_fit: bool) -> None:
+def _check(where: str, value: object, kind: str, *, is_fit: bool) -> None:
     if not _is_number(value) or not is_fit:
         raise ConfigError(f"{where} = {show(value)}: must be {kind}")
 
@@ -376,7 +376,7 @@ class SeedFactory:
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.config,)
 
     def make(self) -> Environment:

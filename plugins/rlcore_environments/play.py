@@ -67,7 +67,7 @@ class Play:
         """Make the environment of each episode, and reset it."""
         self._settle([(episode, self._open(episode)) for episode in episodes])
 
-    def _begin(self, episode: Episode, found: list[dict[str, Any]]) -> None:
+    def _begin(self, episode: Episode, found: list[dict[str, object]]) -> None:
         complete = self.sampler.given(episode.read).complete
         if complete is None:
             self._check_opening(episode, found)
@@ -154,7 +154,7 @@ class Play:
 
     def given(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Return the optional arguments of the sampler of turns."""
-        options: dict[str, Any] = {"generator": self.generator}
+        options: dict[str, object] = {"generator": self.generator}
         if takes(self.sampler.inner, "row_seeds"):
             options["row_seeds"] = [turn_seed(episode.seed, len(episode.turns)) for episode in episodes]
         if self.logit_mask is not None:
@@ -406,7 +406,7 @@ class ToolErrors:
 
 def _row(episode: Episode) -> dict[str, Any]:
     prompt = episode.prompt
-    asked: dict[str, Any] = {} if prompt.messages is None else {"messages": list(prompt.messages)}
+    asked: dict[str, object] = {} if prompt.messages is None else {"messages": list(prompt.messages)}
     return {
         "prompt": prompt.text, **asked, "transcript": transcript_of(episode), "failure": episode.failure,
         "columns": dict(prompt.columns),

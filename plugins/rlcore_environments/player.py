@@ -16,7 +16,7 @@ from rlcore.plugins.registry import all_registries
 from rlcore.protocols import PromptPipeline, Sampler, TrainerTraits
 from rlcore.sampling import derive_seeds
 from rlcore.settings import DataConfig, TrainConfig
-from rlcore.types import Prompt, Sample
+from rlcore.types import Prompt, Row, Sample
 from rlcore_environments.answers import Factory, check_methods, factory_of
 from rlcore_environments.calls import Calls, finished
 from rlcore_environments.dialogue import Dialogue
@@ -54,7 +54,7 @@ class Player:
         ConfigError: the environment has none of the forms, or an option of `data.episodes` is invalid.
     """
 
-    def __init__(self, environment: Any, config: TrainConfig) -> None:
+    def __init__(self, environment: object, config: TrainConfig) -> None:
         self.config = config
         given = unstructure(config.data.episodes)
         self.options: EpisodeOptions = structure(EpisodeOptions, given, where="config", path="data.episodes")
@@ -70,10 +70,10 @@ class Player:
         self.curriculum = Curriculum(self.options.curriculum)
         self.is_lazy = self.options.lazy or bool(self.curriculum.moves) or self.options.seeds == "fresh"
         self._openings = Openings(self.factory, self.options)
-        self._dialogues: dict[int, tuple[Any, Dialogue]] = {}
+        self._dialogues: dict[int, tuple[object, Dialogue]] = {}
         self._given: dict[int, Given] = {}  # by the identity of a prompt's columns
 
-    def rows(self, split: str) -> Sequence[Mapping[str, Any]] | None:
+    def rows(self, split: str) -> Sequence[Row] | None:
         """Return the environment's own rows of a split; None if it has none."""
         if self.factory.own_rows is None or (split == "eval" and self.factory.wrong_rows):
             return None
@@ -131,7 +131,7 @@ class Player:
             ]
 
             def render(
-                rows: Sequence[Mapping[str, Any]], openings: Sequence[list[dict[str, Any]]], what: str = what
+                rows: Sequence[Mapping[str, object]], openings: Sequence[list[dict[str, Any]]], what: str = what
             ) -> list[Prompt]:
                 return self._render(pipeline, rows, openings, tokenizer, data, max_length=max_length, what=what)
 
@@ -154,9 +154,9 @@ class Player:
     def _render(
         self,
         pipeline: PromptPipeline,
-        rows: Sequence[Mapping[str, Any]],
-        openings: Sequence[list[dict[str, Any]]],
-        tokenizer: Any,
+        rows: Sequence[Mapping[str, object]],
+        openings: Sequence[list[dict[str, object]]],
+        tokenizer: object,
         data: DataConfig,
         *,
         max_length: int,
@@ -186,7 +186,7 @@ class Player:
             found.append(safe)
         return found
 
-    def _warn_of_tools(self, rows: Sequence[Mapping[str, Any]], what: str) -> None:
+    def _warn_of_tools(self, rows: Sequence[Mapping[str, object]], what: str) -> None:
         named = [i for i, row in enumerate(rows) if row.get("tools")]
         if named and not self._has_warned:
             self._has_warned = True
@@ -223,10 +223,10 @@ class Player:
     def _completed(
         self,
         render: Callable[..., list[Prompt]],
-        row: Mapping[str, Any],
+        row: Mapping[str, object],
         column: str,
         where: str,
-        said: list[dict[str, Any]],
+        said: list[dict[str, object]],
     ) -> Prompt:
         if not said and row.get(column) is None:
             raise DataError(describe_silence(where, self.factory.name, column))
@@ -246,7 +246,7 @@ class Player:
         moving = {k: v for k, v in self.curriculum.values(found.split).items() if found.row.get(k) is None}
         return attrs.evolve(found, row={**found.row, **moving}, values=moving)
 
-    def _safe(self, prompt: Prompt, said: list[dict[str, Any]], dialogue: Dialogue, data: DataConfig) -> Prompt:
+    def _safe(self, prompt: Prompt, said: list[dict[str, object]], dialogue: Dialogue, data: DataConfig) -> Prompt:
         """Return a prompt without the column of tools; control tokens in the environment's messages are text."""
         columns = {name: value for name, value in prompt.columns.items() if name != "tools" or not self.factory.tools}
         tokens = prompt.tokens
@@ -277,10 +277,10 @@ class Player:
     def _is_rewarded_alone(self) -> bool:
         """Return whether the trainer learns from rewards, and those of the environment are the only ones."""
         trainer, known = str(self.config.trainer.get("name")), all_registries().trainers
-        target: Any = known.get(trainer).target() if trainer in known else None
+        target: object = known.get(trainer).target() if trainer in known else None
         return "reward_fn" in TrainerTraits(target).needs and _is_only_environment(self.config.data.reward_fn)
 
-    def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
+    def example(self, prompt: Prompt, tokenizer: object) -> tuple[Sample, list[dict[str, Any]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""
         turns: Any = ExampleTurns(self.factory.example_turns)
         most = min(MOST, self.options.max_turns or self.factory.max_turns or MOST)
@@ -299,7 +299,7 @@ class Player:
                 _log.warning("the environment could not be shut down", error=describe_error(error))
 
 
-def _is_only_environment(given: Any) -> bool:
+def _is_only_environment(given: object) -> bool:
     """Return whether `data.reward_fn`, in any of its forms, names the environment's rewards and no others."""
     if isinstance(given, Mapping):
         named = given.get("fn", given.get("name"))

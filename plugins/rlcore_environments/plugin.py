@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlcore import hookimpl
 from rlcore.hookspecs import Register, RegisterServices, Services
@@ -51,7 +51,7 @@ def register_services(register: RegisterServices) -> None:
     register(Services(decoder=_make_decoder), order="first")
 
 
-def _open_player(environment: Any, config: TrainConfig) -> EpisodePlayer:
+def _open_player(environment: object, config: TrainConfig) -> EpisodePlayer:
     from rlcore_environments.player import Player
 
     return Player(environment, config)

@@ -94,7 +94,7 @@ class Worker:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def call(self, method: str, episode: int = 0, **arguments: Any) -> Any:
+    def call(self, method: str, episode: int = 0, **arguments: object) -> Any:
         """Return the answer of the process; one that answers nothing any more is ended.
 
         Raises:
@@ -123,7 +123,7 @@ class Worker:
         except ProcessDied:
             pass
 
-    def _answer(self, method: str, episode: int, arguments: Mapping[str, Any], limit_s: float) -> Any:
+    def _answer(self, method: str, episode: int, arguments: Mapping[str, object], limit_s: float) -> object:
         answer: Future[Any] = Future()
         number = next(self._ids)
         limit = Limit(limit_s)
@@ -147,7 +147,7 @@ class Worker:
         atexit.unregister(self.close)
         self._process.end()
 
-    def _send(self, request: Mapping[str, Any]) -> None:
+    def _send(self, request: Mapping[str, object]) -> None:
         line = json.dumps(request, default=plain_value).encode() + b"\n"
         if not self._lock.acquire(timeout=PING_S):  # it reads nothing, and an earlier request fills the pipe
             return
@@ -243,7 +243,7 @@ class RemoteEnvironment:
         self._workers = workers
         self._worker, self._episode = workers.get()
 
-    def reset(self, row: Mapping[str, Any], *, seed: int) -> Any:
+    def reset(self, row: Mapping[str, object], *, seed: int) -> Any:
         """Return the first messages."""
         return self._worker.call("reset", self._episode, row=dict(row), seed=seed)
 
@@ -265,7 +265,7 @@ class RemoteEnvironment:
 
 
 def isolated_factory(
-    environment: Any,
+    environment: object,
     python: str | None,
     *,
     one_each: bool,
@@ -311,7 +311,7 @@ def isolated_factory(
     )  # fmt: skip
 
 
-def _given(environment: Any) -> dict[str, str]:
+def _given(environment: object) -> dict[str, str]:
     if isinstance(environment, str):
         return {"reference": environment}
     try:

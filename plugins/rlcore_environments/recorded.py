@@ -24,7 +24,7 @@ from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 from rlcore.settings import SamplingConfig
-from rlcore.types import Prompt, Sample, Trajectories
+from rlcore.types import Message, Prompt, Row, Sample, Trajectories
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import TOKENS, TOOLS
 from rlcore_transformers.data.chat import template_variables
@@ -50,7 +50,7 @@ _COUNTS_CALLS = "episode/tool_calls"
 FORM = "a row of rollouts.jsonl or completions.jsonl of a run with an environment has 'prompt' and 'transcript'"
 
 
-def read_episodes(source: Any) -> list[dict[str, Any]]:
+def read_episodes(source: object) -> list[dict[str, Any]]:
     """Return recorded episodes that did not fail; `reward` is a list with one number for each turn of the policy.
 
     Args:
@@ -64,7 +64,7 @@ def read_episodes(source: Any) -> list[dict[str, Any]]:
 
 
 def build_episodes(
-    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
+    source: object, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
 ) -> list[Sample]:
     """Tokenise recorded episodes as they were played; the chosen tokens are those of the policy's turns.
 
@@ -115,8 +115,8 @@ build_episodes.example_rows = [  # type: ignore[attr-defined]  # read by the con
 ]  # fmt: skip
 
 
-def _checked(row: Any, where: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = row if isinstance(row, Mapping) else {}
+def _checked(row: object, where: str) -> Mapping[str, Any]:
+    found: Mapping[str, object] = row if isinstance(row, Mapping) else {}
     transcript = found.get("transcript")
     if not isinstance(transcript, Sequence) or not all(isinstance(each, Mapping) for each in transcript):
         raise DataError(f"{where}: {shorten(row)} is no recorded episode; {FORM}")
@@ -125,26 +125,26 @@ def _checked(row: Any, where: str) -> Mapping[str, Any]:
     return found
 
 
-def _is_turn(message: Mapping[str, Any]) -> bool:
+def _is_turn(message: Mapping[str, object]) -> bool:
     return message.get("role") == "assistant" and message.get("reward") is not None
 
 
-def _turns(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _turns(row: Row) -> list[Mapping[str, Any]]:
     return [each for each in row["transcript"] if _is_turn(each)]
 
 
-def _failed(row: Mapping[str, Any]) -> bool:
+def _failed(row: Row) -> bool:
     return bool(row["transcript"]) and row["transcript"][-1].get("role") == "failure"
 
 
-def _tools(row: Mapping[str, Any], where: str) -> list[Any]:
+def _tools(row: Row, where: str) -> list[Any]:
     """Return the schemas of the tools that the policy could call: of the row, or of its first message."""
     tools = row.get(TOOLS) or row["transcript"][0].get(TOOLS)
-    found: list[Any] = template_variables({TOOLS: tools}, where).get(TOOLS, [])
+    found: list[object] = template_variables({TOOLS: tools}, where).get(TOOLS, [])
     return found
 
 
-def _recorded(row: Mapping[str, Any], where: str) -> list[list[int]]:
+def _recorded(row: Row, where: str) -> list[list[int]]:
     """Return the token ids of an episode, which were read and sampled in turn; empty if they were not recorded."""
     found = row["transcript"][0].get(TOKENS) or []
     lists = isinstance(found, list) and all(isinstance(each, list) and each for each in found)
@@ -160,7 +160,7 @@ def _recorded(row: Mapping[str, Any], where: str) -> list[list[int]]:
     return found
 
 
-def _fits(segments: Sequence[Sequence[int]], row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> bool:
+def _fits(segments: Sequence[Sequence[int]], row: Mapping[str, object], tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether token ids are of this tokenizer: the text of a turn, if one has any, is in what they decode to."""
     if max(map(max, segments)) >= len(tokenizer):
         return False
@@ -174,7 +174,7 @@ def _joined(segments: Sequence[Sequence[int]]) -> tuple[list[int], list[bool]]:
     return list(chain(*segments)), [k % 2 == 1 for k, each in enumerate(segments) for _ in each]
 
 
-def _tokenised(dialogue: Dialogue, end: int | None, row: Mapping[str, Any], where: str) -> tuple[list[int], list[bool]]:
+def _tokenised(dialogue: Dialogue, end: int | None, row: Row, where: str) -> tuple[list[int], list[bool]]:
     """Return the tokens of the texts of an episode, and whether each of them was chosen."""
     opening = list(takewhile(lambda message: not _is_turn(message), row["transcript"]))
     said = [{name: value for name, value in each.items() if name not in (TOOLS, TOKENS)} for each in opening]
@@ -200,7 +200,7 @@ def _to_sample(tokens: list[int], chosen: list[bool], data: DataConfig, max_leng
     return Sample(tuple(kept), tuple(chosen[: len(kept)]), ended=len(kept) == size)
 
 
-def _opening(dialogue: Dialogue, row: Mapping[str, Any], said: Sequence[Mapping[str, Any]], where: str) -> list[int]:
+def _opening(dialogue: Dialogue, row: Mapping[str, Any], said: Sequence[Message], where: str) -> list[int]:
     """Return the tokens of the prompt: of its messages if there are more than it shows, or one has control text."""
     messages, prompt = row.get("messages"), str(row.get("prompt") or "")
     if dialogue.is_chat:
@@ -217,7 +217,7 @@ def _opening(dialogue: Dialogue, row: Mapping[str, Any], said: Sequence[Mapping[
     return missing_opening(ids, opening) + ids
 
 
-def _turn(dialogue: Dialogue, message: Mapping[str, Any], end: int | None, where: str) -> list[int]:
+def _turn(dialogue: Dialogue, message: Mapping[str, object], end: int | None, where: str) -> list[int]:
     (ids,) = encode_continuations(dialogue.tokenizer, [str(message["content"])], lambda _: where)
     return ids if end is None or message.get("truncated") else [*ids, end]
 
@@ -264,7 +264,7 @@ class ExampleTurns:
         return Trajectories.stack(rows, masks)
 
 
-def stand_in(tokenizer: Any) -> Any:
+def stand_in(tokenizer: object) -> Any:
     """Return what the loop reads of a policy, for one that has only a tokenizer."""
     return SimpleNamespace(
         tokenizer=tokenizer, device=torch.device("cpu"), max_prompt_length=0, max_length=0, outputs_begin_text=False

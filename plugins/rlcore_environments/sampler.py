@@ -22,7 +22,7 @@ from rlcore.protocols import Policy, RunView, Sampler, SamplerTraits
 from rlcore.ranks import Ranks
 from rlcore.sampling import derive_seeds, draw_seeds, takes
 from rlcore.settings import SamplingConfig
-from rlcore.types import Episodes, Prompt
+from rlcore.types import Episodes, Message, Prompt, Row
 from rlcore_environments.answers import Factory
 from rlcore_environments.calls import Calls
 from rlcore_environments.dialogue import Dialogue
@@ -52,10 +52,10 @@ class Given:
         is_fresh: whether the seed of each step follows from this one and the number of the step.
     """
 
-    columns: Mapping[str, Any]
-    row: Mapping[str, Any]
+    columns: Row
+    row: Row
     seed: int
-    opening: Sequence[Mapping[str, Any]] | None
+    opening: Sequence[Message] | None
     complete: Callable[[list[dict[str, Any]]], Prompt] | None = None
     split: str = "train"
     values: Mapping[str, float] = attrs.field(factory=dict)

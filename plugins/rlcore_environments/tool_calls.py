@@ -171,14 +171,14 @@ def _checked(found: Any) -> Call:
 
 def _from_python(text: str) -> list[Call]:
     try:
-        body: Any = ast.parse(text, mode="eval").body
+        body: object = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [{"error": f"the call is no Python: {error}"}]
-    nodes: Sequence[Any] = body.elts if isinstance(body, ast.List) else [body]
+    nodes: Sequence[object] = body.elts if isinstance(body, ast.List) else [body]
     return [_from_node(node) for node in nodes]
 
 
-def _from_node(node: Any) -> Call:
+def _from_node(node: object) -> Call:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return {"error": "a call is written as name(argument=value)"}
     if node.args:
@@ -209,7 +209,7 @@ def wrong_argument(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> s
     return next(filter(None, (_wrong(value, known.get(name, {}), name) for name, value in arguments.items())), "")
 
 
-def _wrong(value: Any, schema: Any, where: str) -> str:
+def _wrong(value: object, schema: object, where: str) -> str:
     """Return what is wrong with a value at this place, empty if nothing is."""
     if not isinstance(schema, Mapping) or (value is None and schema.get("nullable")):
         return ""
@@ -222,7 +222,7 @@ def _wrong(value: Any, schema: Any, where: str) -> str:
         return f"{where} = {shorten(value)}: must be {' or '.join(types)}"
     if "enum" in schema and value not in schema["enum"]:
         return f"{where} = {shorten(value)}: must be one of {', '.join(map(repr, schema['enum']))}"
-    parts: list[tuple[Any, Any, str]] = []
+    parts: list[tuple[object, object, str]] = []
     if isinstance(value, Mapping):
         parts = [(each, schema.get("additionalProperties"), f"{where}.{key}") for key, each in value.items()]
     elif isinstance(value, list | tuple):
@@ -234,7 +234,7 @@ def _wrong(value: Any, schema: Any, where: str) -> str:
     return next(filter(None, (_wrong(*part) for part in parts)), "")
 
 
-def _is_of(value: Any, name: str) -> bool:
+def _is_of(value: object, name: str) -> bool:
     is_bool = isinstance(value, bool)  # which Python counts among the integers
     return name not in _TYPES or (isinstance(value, _TYPES[name]) and is_bool <= (name == "boolean"))
 
@@ -263,7 +263,7 @@ def read_turns(
     episodes: Sequence[Episode],
     part: Trajectories,
     sampling: SamplingConfig,
-    tools: Sequence[Any],
+    tools: Sequence[object],
 ) -> Iterator[Sampled]:
     """Yield the next turn of each of B episodes, which have not yet received it.
 

@@ -85,7 +85,7 @@ class ToolEpisode:
 
     def __init__(
         self,
-        functions: Mapping[str, tuple[Callable[..., Any], Schema]],
+        functions: Mapping[str, tuple[Callable[..., object], Schema]],
         options: ToolOptions,
         servers: Sequence[McpServer] = (),
     ) -> None:
@@ -100,7 +100,7 @@ class ToolEpisode:
         for _, end in self._sessions.values():
             end()
 
-    def reset(self, row: Mapping[str, Any], *, seed: int) -> Sequence[Any]:  # noqa: ARG002 (an environment's signature)
+    def reset(self, row: Mapping[str, object], *, seed: int) -> Sequence[Any]:  # noqa: ARG002 (an environment's signature)
         """Return no messages: the row's prompt is the question."""
         return ()
 
@@ -145,7 +145,9 @@ class ToolEpisode:
             return name, self._from_server(self._servers[name], name, arguments)
         return name, self._from_function(*self._functions[name], name, arguments)
 
-    def _from_function(self, function: Callable[..., Any], schema: Schema, name: str, arguments: dict[str, Any]) -> str:
+    def _from_function(
+        self, function: Callable[..., object], schema: Schema, name: str, arguments: dict[str, object]
+    ) -> str:
         """Return the result of a function, or its error as text."""
         try:
             inspect.signature(function).bind(**arguments)
@@ -165,7 +167,7 @@ class ToolEpisode:
         except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001  the policy reads it and may try again
             return self._error(f"{name} raised {describe_error(error)}")
 
-    def _from_server(self, server: McpServer, name: str, arguments: dict[str, Any]) -> str:
+    def _from_server(self, server: McpServer, name: str, arguments: dict[str, object]) -> str:
         """Return the result of a server's tool, or its error as text; a server that is gone ends the episode."""
         if id(server) not in self._sessions:
             self._sessions[id(server)] = server.session()
@@ -186,7 +188,7 @@ class ToolEpisode:
         return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters, of which {most} are shown)"
 
 
-def schema_of(function: Any) -> dict[str, Any]:
+def schema_of(function: object) -> dict[str, Any]:
     """Return the JSON schema of a function, from its type hints and its docstring in Google's form.
 
     Raises:
@@ -200,7 +202,7 @@ def schema_of(function: Any) -> dict[str, Any]:
     if unnamed := [each.name for each in _parameters(function) if each.kind in UNNAMED]:
         raise ConfigError(f"tools: '{name}': calls pass arguments by name, which {unnamed[0]} does not allow")
     try:
-        schema: dict[str, Any] = get_json_schema(function)
+        schema: dict[str, object] = get_json_schema(function)
     except Exception as error:  # the library raises several kinds of its own
         raise ConfigError(
             f"tools: '{name}': {str(error).strip()}; give every argument a type hint, and describe it under `Args:` in "
@@ -216,15 +218,15 @@ def _parameters(function: Any) -> list[inspect.Parameter]:
         return []
 
 
-def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return arguments as JSON has them; a policy may write sets, bytes and halves of characters."""
     text = json.dumps(arguments, ensure_ascii=False)
     text.encode()
-    plain: dict[str, Any] = json.loads(text)
+    plain: dict[str, object] = json.loads(text)
     return plain
 
 
-def _as_text(result: Any) -> str:
+def _as_text(result: object) -> str:
     if isinstance(result, str):
         return result
     try:

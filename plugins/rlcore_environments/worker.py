@@ -153,7 +153,7 @@ class Server:
         close = getattr(environment, "close", None)
         return self._finished(close()) and None if callable(close) else None
 
-    def _finished(self, found: Any) -> Any:
+    def _finished(self, found: object) -> Any:
         if not inspect.isawaitable(found):
             return found
 
@@ -166,7 +166,7 @@ class Server:
         return asyncio.run_coroutine_threadsafe(wait(), self.loop).result()
 
 
-def _fingerprint(source: Any) -> str:
+def _fingerprint(source: object) -> str:
     """Return a digest of the module that defines an environment; comments and formatting do not change it."""
     module = getattr(source, "__module__", None) or type(source).__module__
     try:
@@ -180,13 +180,13 @@ def _load(given: dict[str, Any]) -> Any:
     if "pickle" in given:
         return pickle.loads(base64.b64decode(given["pickle"]))  # noqa: S301  this run wrote it
     module, _, path = given["reference"].partition(":")
-    found: Any = importlib.import_module(module)
+    found: object = importlib.import_module(module)
     for name in path.split("."):
         found = getattr(found, name)
     return found
 
 
-def _plain(value: Any, method: str) -> Any:
+def _plain(value: object, method: str) -> Any:
     """Return an answer with which JSON and the parent can work: steps as mappings, pairs as mappings of their parts."""
     if all(hasattr(value, name) for name in FIELDS):
         return {name: getattr(value, name) for name in (*FIELDS, *FURTHER) if hasattr(value, name)}
@@ -195,7 +195,7 @@ def _plain(value: Any, method: str) -> Any:
     return value
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: Any) -> object:
     """Return a plain value in place of one that JSON does not know: a number or list of numpy, a mapping, or a text."""
     if isinstance(value, type):
         return str(value)
@@ -205,21 +205,21 @@ def plain_value(value: Any) -> Any:
     return list(value) if isinstance(value, (set, frozenset, tuple)) else str(value)
 
 
-def plain_keys(value: Any) -> Any:
+def plain_keys(value: object) -> Any:
     """Return a value in whose mappings every key is a text, as JSON wants it."""
     if isinstance(value, dict):
         return {str(key): plain_keys(each) for key, each in value.items()}
     return list(map(plain_keys, value)) if isinstance(value, (list, tuple)) else value
 
 
-def describe_misfit(made: Any) -> str:
+def describe_misfit(made: object) -> str:
     """Return what is wrong with an object that has not the methods of an environment; empty if it has them."""
     missing = [name for name in CALLS if not callable(getattr(made, name, None))]
     what = f"no method {' and no '.join(missing)}" if missing else wrong_methods(made)
     return f"an object of {type(made).__name__}, which has {what}" if what else ""
 
 
-def wrong_methods(made: Any) -> str:
+def wrong_methods(made: object) -> str:
     """Return which method of an object or a class cannot be called as those of an environment are; empty if all can."""
     for name, (form, arguments, named) in CALLS.items():
         method = getattr(made, name, None)
@@ -236,7 +236,7 @@ def wrong_methods(made: Any) -> str:
     return ""
 
 
-def wrong_rows(source: Any) -> str:
+def wrong_rows(source: object) -> str:
     """Return what is wrong with the attribute `rows` of an environment; empty if it can be called with a split."""
     rows = getattr(source, "rows", None)
     if rows is None:
@@ -319,7 +319,7 @@ def main() -> None:
     sys.path[:1] = first["path"]  # in place of the folder of this file
     sys.path.append(first["here"])  # last, so that it shadows no installed module
 
-    def say(answer: dict[str, Any]) -> None:
+    def say(answer: dict[str, object]) -> None:
         with lock:
             answers.write(json.dumps(plain_keys(answer), default=plain_value) + "\n")
             answers.flush()

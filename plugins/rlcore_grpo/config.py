@@ -37,12 +37,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Defaults that a preset changes."""
 
 
-def _of_preset(name: str, default: Any) -> Any:
+def _of_preset(name: str, default: object) -> object:
     """Return a default that the preset may change."""
     return attrs.Factory(lambda self: PRESETS.get(self.preset or "", {}).get(name, default), takes_self=True)
 
 
-def _estimator() -> Any:
+def _estimator() -> object:
     return attrs.Factory(lambda self: "k1" if self.kl_in == "reward" else "k3", takes_self=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from rlcore import ops
 from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import MovingReference, Policy
 from rlcore.training import Meter, Round, Run, check_logprob_gap, disable_dropout, warn_of_bias, weight_metrics
-from rlcore.types import Metrics, Prompt, Trajectories, grouped
+from rlcore.types import Metrics, Prompt, State, Trajectories, grouped
 from rlcore_grpo.config import GRPOConfig, workload
 from rlcore_grpo.constraints import check
 from rlcore_grpo.loss import (
@@ -57,11 +57,11 @@ class ReferenceSync:
         if self._policy is not None and self.every and num_updates // self.every > before // self.every:
             self._policy.move_reference(self.alpha)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the weights of the reference, unless it has never moved and never does."""
         return {} if self._policy is None else self._policy.reference_state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned; a reference that has stayed until now is the one that is built.
 
         Raises:
@@ -328,7 +328,7 @@ class GRPOTrainer:
             metrics["policy/dual_clip_fraction"] = ((ratio > config.dual_clip) & (advantages < 0) & learns).float()
         return metrics
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer, the order of prompts, the round's number, and a reference that moves."""
         return {
             "updater": self.updater.state_dict(),
@@ -337,7 +337,7 @@ class GRPOTrainer:
             "reference": self.reference_sync.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.rounds.order.load_state_dict(state["order"])

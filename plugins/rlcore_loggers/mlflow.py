@@ -119,7 +119,7 @@ class _Limited:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return functools.partial(self._call, getattr(self._client, name))
 
-    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call(self, method: Callable[..., object], *args: object, **kwargs: object) -> Any:
         if not self._is_silent:
             try:
                 return call_within(self._timeout_s, functools.partial(method, *args, **kwargs))
@@ -128,7 +128,7 @@ class _Limited:
         raise TimeoutError(f"the server did not answer within timeout_s = {self._timeout_s:g} seconds")
 
 
-def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _leaves(options: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the plain values of nested options by dotted path, as texts."""
     for name, value in options.items():
         if isinstance(value, Mapping):

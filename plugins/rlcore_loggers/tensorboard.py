@@ -47,7 +47,7 @@ class TensorBoardLogger:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def completions(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Write the first completions as texts and flush them to disk."""
         for i, row in enumerate(rows[: self._num_shown]):
             self._writer.add_text(f"completions/{i}", _shown(display_row(row)), step)
@@ -60,7 +60,7 @@ class TensorBoardLogger:
         self._writer.close()
 
 
-def _shown(row: Mapping[str, Any]) -> str:
+def _shown(row: Mapping[str, object]) -> str:
     """Return a completion as Markdown."""
     texts = [f"{name}\n\n{_block(str(row[name]))}" for name in ("prompt", "output") if name in row]
     return "\n\n".join([*texts, ", ".join(f"{name} {row[name]}" for name in row if name not in ("prompt", "output"))])
@@ -71,7 +71,7 @@ def _block(text: str) -> str:
     return textwrap.indent(text or " ", "    ", lambda _: True)
 
 
-def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
+def _leaves(options: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
     """Yield the plain values of nested options by dotted path, for TensorBoard's comparison of runs."""
     for name, value in options.items():
         if isinstance(value, Mapping):

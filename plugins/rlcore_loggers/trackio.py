@@ -67,7 +67,7 @@ class TrackioLogger:
         """Send the metrics of a training step or of an evaluation."""
         self._log(step, metrics)
 
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def completions(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Send a table of the first completions."""
         if rows and self._rows:
             shown = [display_row(row) for row in rows[: self._rows]]
@@ -79,7 +79,7 @@ class TrackioLogger:
         """Send remaining data and finish the run."""
         self._within(self._run.finish)
 
-    def _within(self, call: Callable[[], Any]) -> Any:
+    def _within(self, call: Callable[[], object]) -> Any:
         try:
             return _quietly(lambda: call_within(self._timeout_s, call))
         except CallTooLong:
@@ -110,7 +110,7 @@ def _write(file: Path, text: str) -> None:
     file.write_text(f"{text}\n", encoding="utf-8")
 
 
-def _quietly(call: Callable[[], Any]) -> Any:
+def _quietly(call: Callable[[], object]) -> object:
     """Call a function of trackio that prints its progress, without the output."""
     with redirect_stdout(io.StringIO()):
         return call()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import wandb
 
@@ -84,7 +84,7 @@ class WandbLogger:
         """Send the metrics of a training step or of an evaluation."""
         self._run.log({STEP: step, **metrics})
 
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def completions(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Send a table of the first completions."""
         if not rows or not self._rows:
             return

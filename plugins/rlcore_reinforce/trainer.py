@@ -10,7 +10,7 @@ from torch import Tensor
 from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
 from rlcore.training import Run, disable_dropout, warn_of_bias
-from rlcore.types import Metrics, Trajectories
+from rlcore.types import Metrics, State, Trajectories
 from rlcore_reinforce.config import ReinforceConfig
 from rlcore_reinforce.loss import leave_one_out, policy_loss
 
@@ -75,11 +75,11 @@ class ReinforceTrainer:
         losses = policy_loss(outputs.logprobs, part["advantages"])
         return losses, {"loss/policy": losses}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer and the order of prompts."""
         return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

@@ -240,7 +240,7 @@ def _loader(folder: Path) -> str:
 
 def _read(file: Path) -> Mapping[str, Any]:
     """Return the object of a JSON file; an empty one if it has none."""
-    found: Any = None
+    found: object = None
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(read_whole(file))
     return found if isinstance(found, Mapping) else {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -43,7 +43,7 @@ TEXT_COLUMNS = ("sampling", "end")
 _ROLE = re.compile(r"[a-z]{1,12}: ")
 
 
-def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = False) -> Table:
+def make_table(rows: Sequence[Mapping[str, object]], *, title: str, whole: bool = False) -> Table:
     """Return a table of prompts, outputs and scores.
 
     Args:
@@ -75,7 +75,7 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
     return table
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, None], list[str], list[str]]:
+def _columns(rows: Sequence[Mapping[str, object]]) -> tuple[dict[str, None], list[str], list[str]]:
     """Return the columns of rows beside prompt and output: all, those of text, and those of numbers."""
     present = dict.fromkeys(
         key for row in rows for key, value in row.items() if key in TEXT_COLUMNS or show_cell(value)
@@ -84,7 +84,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, None], list[s
     return present, words, scores_first(key for key in present if key not in ("step", *words))[:MAX_CELLS]
 
 
-def room_for_texts(rows: Sequence[Mapping[str, Any]], width: int) -> int:
+def room_for_texts(rows: Sequence[Mapping[str, object]], width: int) -> int:
     """Return the columns of a terminal that a table of the rows leaves to prompts and outputs."""
     present, words, numbers = _columns(rows)
     taken = 7  # the frame of both texts
@@ -95,7 +95,7 @@ def room_for_texts(rows: Sequence[Mapping[str, Any]], width: int) -> int:
     return width - taken
 
 
-def stacked(row: Mapping[str, Any], *, whole: bool = False) -> list[RenderableType]:
+def stacked(row: Mapping[str, object], *, whole: bool = False) -> list[RenderableType]:
     """Return a row for a narrow terminal: its numbers in a line, and below them the prompt and the output."""
     _, words, numbers = _columns([row])
     facts = [*(["step"] if "step" in row else []), *words, *numbers]
@@ -186,7 +186,7 @@ class RichConsole(LineLogger):
             line.append(cell)
         self._show(line.append(end, style="dim"))
 
-    def _print_rows(self, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    def _print_rows(self, rows: Sequence[Mapping[str, object]], title: str) -> None:
         self._console.print(make_table(rows, title=title))
 
     def _print(self, text: str, word: str = "", style: str = "") -> None:

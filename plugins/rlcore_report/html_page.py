@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.components import describe_error
@@ -123,12 +122,12 @@ def _problem(folder: Path) -> str:
     return ""
 
 
-def shell_page(data: Mapping[str, Any]) -> str:
+def shell_page(data: Mapping[str, object]) -> str:
     """Return the page of a dashboard, which asks the server that it came from for everything else."""
     return fill_page(data, title="runs", live=True)
 
 
-def fill_page(data: Mapping[str, Any], *, title: str, live: bool = False) -> str:
+def fill_page(data: Mapping[str, object], *, title: str, live: bool = False) -> str:
     """Return a page that shows data of the form of `page_data`.
 
     Args:
@@ -157,7 +156,7 @@ def policy_of(*, live: bool) -> str:
     )
 
 
-def to_script(data: Any) -> str:
+def to_script(data: object) -> str:
     """Return data as JSON that no text in it can end: `<`, `>` and `&` are escaped, and all else is ASCII."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

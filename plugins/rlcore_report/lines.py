@@ -153,12 +153,12 @@ class LineLogger:
         if evaluation:
             self._print_line("eval", step, _evaluation_cells(evaluation, self.run.headline), None)
 
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def completions(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Print the first rows: prompt, output and scores; a sweep shows rows of every sampling setting."""
         show = self.run.config.eval.show if self.config.show is None else self.config.show
         if not rows or not show:
             return
-        groups: dict[Any, list[Mapping[str, Any]]] = {}
+        groups: dict[Any, list[Mapping[str, object]]] = {}
         for row in rows:
             groups.setdefault(row.get("sampling"), []).append(row)
         shown = [row for group in groups.values() for row in group[: -(-show // len(groups))]][:show]
@@ -209,7 +209,7 @@ class LineLogger:
         line = "".join(f"   {label} {show_number(value)}" for label, value in cells)
         self._print(f" {self._count(step)}{line}{end}", kind)
 
-    def _print_rows(self, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    def _print_rows(self, rows: Sequence[Mapping[str, object]], title: str) -> None:
         """Print rows of completions."""
         self._print(title)
         for row in rows:

@@ -206,7 +206,7 @@ def read_series(file: Path) -> dict[str, Series]:
     return {name: _joined(found) for name, found in parts.items()}
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else math.nan
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import attrs
 import numpy as np
@@ -81,7 +80,7 @@ class NotebookLogger(LineLogger):
         self._lines: list[_Line] = []
         self._summary: list[str] = []
         self._ended = ""
-        self._completions: tuple[str, Sequence[Mapping[str, Any]]] = ("", ())
+        self._completions: tuple[str, Sequence[Mapping[str, object]]] = ("", ())
         self._refreshed = -REFRESH_S
         self._output = display(_Page("", ""), display_id=True)
         super().__init__(config, run)
@@ -105,7 +104,7 @@ class NotebookLogger(LineLogger):
     def _print_line(self, kind: str, step: int, cells: Sequence[tuple[str, float]], seconds: float | None) -> None:
         self._lines.append(_Line(kind, step, {label: float(value) for label, value in cells}, seconds))
 
-    def _print_rows(self, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    def _print_rows(self, rows: Sequence[Mapping[str, object]], title: str) -> None:
         self._completions = (title, rows)
         self._refresh()
 
@@ -137,7 +136,7 @@ def _lines_html(lines: Sequence[_Line]) -> str:
     return html_table(["", "step", *labels, "s"], rows) if rows else ""
 
 
-def _completions_html(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+def _completions_html(title: str, rows: Sequence[Mapping[str, object]]) -> str:
     if not rows:
         return ""
     names = ("prompt", "output")

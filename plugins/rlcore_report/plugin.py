@@ -87,7 +87,7 @@ def on_run_closed(run: RunView) -> None:
 
 
 @hookimpl
-def wrap_component(component: Component[Any]) -> Callable[[Any], Any] | None:
+def wrap_component(component: Component[object]) -> Callable[[Any], object] | None:
     """Replace the plain console: by one with colours and tables, or in a notebook by one output."""
     if component.kind != "loggers" or component.qualified != "rlcore:console":
         return None

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import attrs
 from rich.cells import cell_len
@@ -177,7 +176,7 @@ def _explain(run: Path, file: Path, query: Query, what: str) -> str:
     return f"{run} has no rollouts yet: no step has finished, or its trainer uses no reward function"
 
 
-def _option(run: Path) -> Any:
+def _option(run: Path) -> object:
     """Return `run.rollouts` from the run's configuration; None if the file is damaged."""
     try:
         return load_yaml(RunDir(run).config)["run"]["rollouts"]
@@ -268,7 +267,7 @@ def _end_of(row: Row) -> str:
     return next(ends, "ended" if row["ended"] else "cut")
 
 
-def _as_json(document: dict[str, Any]) -> str:
+def _as_json(document: dict[str, object]) -> str:
     return json.dumps({"schema": SCHEMA, "rlcore": __version__, **document}, indent=2)
 
 

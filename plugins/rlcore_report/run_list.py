@@ -383,7 +383,7 @@ class ReportServer(ThreadingHTTPServer):
         return kept[1]
 
 
-def _stamped(content: dict[str, Any], asked: dict[str, list[str]]) -> bytes:
+def _stamped(content: dict[str, object], asked: dict[str, list[str]]) -> bytes:
     stamp = f"{hash(json.dumps(content)) & 0xFFFFFFFFFFFF:x}"
     same = stamp in asked.get("stamp", ())
     return to_script({"stamp": stamp, "now": time.time(), **({"same": True} if same else content)}).encode()
@@ -438,5 +438,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the parameter's name in http.server
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the parameter's name in http.server
         """Write nothing: a page asks for newer data every few seconds."""

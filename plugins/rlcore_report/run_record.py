@@ -150,7 +150,7 @@ def _read_end(run: RunRecord, *, is_running: bool) -> RunEnd:
     return RunEnd(state, f"{text}." if command else f"{text}. There is no checkpoint to continue from.", command)
 
 
-def planned_steps(steps: Any, epochs: Any, passes: Sequence[float], last_step: int) -> int | None:
+def planned_steps(steps: object, epochs: Any, passes: Sequence[float], last_step: int) -> int | None:
     """Return how many steps a run is to make; None if that is unknown.
 
     Args:
@@ -187,7 +187,7 @@ def read_run(folder: Path, *, is_running: bool | None = None) -> RunRecord:
     return attrs.evolve(record, end=_read_end(record, is_running=is_running))
 
 
-def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, Any], dict[str, str], tuple[str, ...]]:
+def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, object], dict[str, str], tuple[str, ...]]:
     """Return the configuration, the versions of plugins and the headline; append sentences on what cannot be read."""
     try:
         head = read_whole(file)

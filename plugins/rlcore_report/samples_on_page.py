@@ -11,7 +11,6 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -163,7 +162,7 @@ def _shown_row(row: Row) -> ShownRow:
     )
 
 
-def _turns(messages: Any) -> list[tuple[str, str]]:
+def _turns(messages: object) -> list[tuple[str, str]]:
     """Return roles and texts; a turn that was rewarded has its reward beside the role."""
     rewards = (
         [each.get("reward") for each in messages if isinstance(each, Mapping)] if isinstance(messages, list) else []
@@ -174,7 +173,7 @@ def _turns(messages: Any) -> list[tuple[str, str]]:
     ]
 
 
-def _shown(value: Any, *, end: bool = False) -> str:
+def _shown(value: object, *, end: bool = False) -> str:
     """Return a text without deceiving characters and of at most MAX_CHARS characters, of its end if `end`."""
     text = readable(value)
     if len(text) <= MAX_CHARS:

@@ -84,16 +84,16 @@ def option_rows(runs: Sequence[RunRecord]) -> list[OptionRow]:
     ]
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Return the leaves of a configuration by their dotted paths; empty mappings and lists are leaves."""
-    leaves: dict[str, Any] = {}
+    leaves: dict[str, object] = {}
     for key, value in config.items():
         path = f"{prefix}{key}"
         leaves |= flatten(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
     return leaves
 
 
-def _described(config: Mapping[str, Any]) -> dict[str, Row]:
+def _described(config: Mapping[str, object]) -> dict[str, Row]:
     """Return what is known of the options: those of the core, of the trainer and of the architecture."""
     rows = {row.path: row for row in _core_rows() if row.path.partition(".")[0] not in _COMPONENTS}
     for section, (kind, key) in _COMPONENTS.items():
@@ -117,7 +117,7 @@ def _component_rows(kind: str, name: str) -> list[Row]:
     return [] if options is None else describe(options)
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     text = visible(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
 

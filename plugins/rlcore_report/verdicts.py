@@ -7,7 +7,6 @@ first steps would otherwise be what the rest is compared with. A rule returns No
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import attrs
 
@@ -62,7 +61,7 @@ ORDER = ("bad", "warning", "good")
 
 
 def verdicts(
-    metrics: Mapping[str, Series], prompts: Sequence[Sequence[str]] = (), config: Mapping[str, Any] | None = None
+    metrics: Mapping[str, Series], prompts: Sequence[Sequence[str]] = (), config: Mapping[str, object] | None = None
 ) -> list[Verdict]:
     """Return the verdicts of all rules that apply to a run, the worst first, and of equal ones the likely cause.
 

@@ -245,7 +245,7 @@ def _check(config: PretrainedConfig, name: str, kind: ClassifierKind) -> None:
 
 def _with_head(model: PreTrainedModel, kind: ClassifierKind) -> PreTrainedModel:
     """Return a classifier on the trunk of a language model, whose weights it shares, with a new head."""
-    trunk: Any = getattr(model, model.base_model_prefix, None)
+    trunk: object = getattr(model, model.base_model_prefix, None)
     if trunk is None or is_encoder_decoder(model) or getattr(model, "peft_config", None):
         why = "it carries an adapter" if getattr(model, "peft_config", None) else "its trunk cannot be found"
         raise ModelError(f"{type(model).__name__}: no score head can be added, because {why}: give a plain model")

@@ -17,7 +17,7 @@ from rlcore.logging import get_logger
 from rlcore.protocols import SequenceScorer
 from rlcore.safe_text import shorten
 from rlcore.training import Meter, Run, by_block, disable_dropout, eval_mode, micro_batches
-from rlcore.types import Metrics, Sample, Trajectories
+from rlcore.types import Metrics, Sample, State, Trajectories
 from rlcore_reward.config import ProcessRewardConfig
 from rlcore_reward.loss import step_loss
 from rlcore_reward.scorer import StepScorer
@@ -63,7 +63,7 @@ class SteppedSample:
 
 @mixing
 def build_stepwise(
-    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
+    source: object, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
 ) -> list[SteppedSample]:
     """Read and tokenise answers in steps with a verdict each, in their order.
 
@@ -107,7 +107,7 @@ build_stepwise.example_rows = [  # type: ignore[attr-defined]  # read by the con
 ]
 
 
-def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple[str, Sequence[str], Sequence[bool]]:
+def _read_steps(row: Mapping[str, object], prompt_column: str, where: str) -> tuple[str, Sequence[str], Sequence[bool]]:
     prompt, steps, labels = (row.get(key) for key in (prompt_column, "completions", "labels"))
     if not isinstance(prompt, str):
         raise DataError(
@@ -131,7 +131,7 @@ def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple
     return prompt, steps, labels
 
 
-def _as_json(value: Any) -> str:
+def _as_json(value: object) -> str:
     """Return the advice for a text, such as a cell of a table."""
     return (
         "; if it is JSON, set data.column_types, as in {completions: json, labels: json}"
@@ -228,7 +228,7 @@ class ProcessRewardTrainer:
                     meter.add(part.action_mask, self.loss(part)[1])
         return meter
 
-    def usable(self, rows: Sequence[Any], what: str) -> list[SteppedSample]:
+    def usable(self, rows: Sequence[object], what: str) -> list[SteppedSample]:
         """Return the rows that are no longer than `max_length` and the model's context; a warning counts the others.
 
         Raises:
@@ -242,11 +242,11 @@ class ProcessRewardTrainer:
         """Return the scorer."""
         return self.scorer
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer and the order of rows."""
         return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

@@ -66,7 +66,7 @@ class RewardModel:
         self._scorer = self._scorer or _load(self.config)
         return self._scorer
 
-    def open(self, run: Any) -> None:
+    def open(self, run: object) -> None:
         """Take from a run, whose policy is built later, the tokens that end sequences."""
         self._run = run
 
@@ -77,7 +77,7 @@ class RewardModel:
         messages: Sequence[Sequence[Message] | None],
         output_tokens: Sequence[Sequence[int]] | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        tools: Sequence[Any] | None = None,
+        tools: Sequence[object] | None = None,
     ) -> list[float | None]:
         """Return the score of each output, or None for one that is too long for the model."""
         last = [tokens[-1] if tokens else None for tokens in output_tokens or [()] * len(outputs)]
@@ -88,7 +88,9 @@ class RewardModel:
         ]
         return self.score(rows)
 
-    def encode(self, text: str, messages: Sequence[Message] | None, is_ended: bool, *, tools: Any = None) -> list[int]:
+    def encode(
+        self, text: str, messages: Sequence[Message] | None, is_ended: bool, *, tools: object = None
+    ) -> list[int]:
         """Return the reward model's tokens of a plain text, or of a conversation where there is one."""
         own = self.scorer.tokenizer
         if messages is not None:

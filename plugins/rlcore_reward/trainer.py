@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from rlcore.training import (
     eval_mode,
     micro_batches,
 )
-from rlcore.types import Metrics, Trajectories
+from rlcore.types import Metrics, State, Trajectories
 from rlcore_reward.config import RewardConfig, workload
 from rlcore_reward.loss import pair_loss
 from rlcore_transformers.data.mixtures import indices_by_source
@@ -134,11 +134,11 @@ class RewardTrainer:
         """Return the scorer."""
         return self.scorer
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer and the order of pairs."""
         return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

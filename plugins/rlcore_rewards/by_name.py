@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 from rlcore.config import structure
 from rlcore.errors import ConfigError
 from rlcore_rewards.plugin import REWARDS
 
 
-def build_reward(name: str, /, **options: Any) -> Callable[..., Any]:
+def build_reward(name: str, /, **options: object) -> Callable[..., object]:
     """Build a reward function as a run does, to try it on texts.
 
     It is called with keyword arguments: `outputs`, the column that its options name, if it has one, and for some
@@ -37,5 +36,5 @@ def build_reward(name: str, /, **options: Any) -> Callable[..., Any]:
     module, _, attribute = REWARDS[name][0].partition(":")
     cls = getattr(importlib.import_module(f"rlcore_rewards.{module}"), attribute)
     config = getattr(importlib.import_module("rlcore_rewards.config"), f"{attribute}Config")
-    reward: Callable[..., Any] = cls(structure(config, options, path=name))
+    reward: Callable[..., object] = cls(structure(config, options, path=name))
     return reward

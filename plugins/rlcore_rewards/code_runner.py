@@ -14,7 +14,6 @@ import platform
 import resource
 import struct
 import sys
-from typing import Any
 
 MIB = 2**20
 SOCKET_CALLS = {"x86_64": (0xC000003E, 41, 53), "aarch64": (0xC00000B7, 198, 199)}
@@ -74,7 +73,7 @@ def main(channel: int) -> None:
     with os.fdopen(os.dup(channel), encoding="utf-8") as file:
         job = json.loads(file.read())
     token = job["token"]
-    names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+    names: dict[str, object] = {"__name__": "__main__", "__builtins__": __builtins__}
     if not job["sockets"]:
         _refuse_sockets()
     _limit(job["limits"])  # before the code is compiled, which can take any amount of memory and time too

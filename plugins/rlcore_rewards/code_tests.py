@@ -72,7 +72,7 @@ class CodeTests:
                 "isolation: try"
             )
 
-    def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
+    def __call__(self, *, outputs: Sequence[str], **columns: Sequence[object]) -> list[float | None]:
         """Return a number in [0, 1] for each output, and None for a row without tests.
 
         Raises:
@@ -143,7 +143,7 @@ class CodeTests:
         block = last_block(text) if self.config.find == "fenced" else None
         return text if block is None else block
 
-    def _read(self, value: Any, where: str) -> list[CodeTest]:
+    def _read(self, value: object, where: str) -> list[CodeTest]:
         """Return the tests of a row.
 
         Raises:
@@ -181,7 +181,7 @@ FORMS = (
 )
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> object:
     """Return the tests in a text: JSON, or else Python, which is one test."""
     try:
         value = json.loads(text)
@@ -190,7 +190,7 @@ def _parsed(text: str) -> Any:
     return value if isinstance(value, (list, dict)) else [text]
 
 
-def _test(value: Any, where: str) -> CodeTest:
+def _test(value: object, where: str) -> CodeTest:
     if isinstance(value, str):
         try:
             compile(value, "test.py", "exec")
@@ -390,7 +390,7 @@ def _start(
     python: str,
     confinement: Confinement,
     job: bytes,
-    streams: Sequence[Any],
+    streams: Sequence[object],
     work: Path,
     timeout_s: float,
 ) -> tuple[int | None, bytes]:

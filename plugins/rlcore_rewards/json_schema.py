@@ -33,7 +33,7 @@ class JsonSchema:
         self.config = config
         self._library = load("jsonschema", reward="json_schema", extra="json")
         self._unresolvable = load("referencing.exceptions", reward="json_schema", extra="json").Unresolvable
-        self._validators: dict[str, Any] = {}
+        self._validators: dict[str, object] = {}
         self._tally = Tally("json_schema")
         if config.schema is not None and config.column is not None:
             raise ConfigError(
@@ -46,7 +46,7 @@ class JsonSchema:
             raise ConfigError(f"json_schema.schema: is no JSON schema: {_describe(error)}") from error
         self.__signature__ = signature("json_schema.column", [config.column])
 
-    def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
+    def __call__(self, *, outputs: Sequence[str], **columns: Sequence[object]) -> list[float | None]:
         """Return the reward of each output, and None for a row without a schema.
 
         Raises:
@@ -93,7 +93,7 @@ class JsonSchema:
             return NOTHING if block is None else _decoded(block)
         return _decoded(text) if self.config.find == "whole" else _first(text)
 
-    def _of_row(self, schema: Any, where: str) -> Any:
+    def _of_row(self, schema: Any, where: str) -> object:
         key = schema if isinstance(schema, str) else json.dumps(schema, default=repr)
         if key not in self._validators:
             parsed = _decoded(schema) if isinstance(schema, str) else schema
@@ -107,7 +107,7 @@ class JsonSchema:
                 raise RewardError(f"{where}: is no JSON schema: {_describe(error)}") from error
         return self._validators[key]
 
-    def _build(self, schema: Any) -> Any:
+    def _build(self, schema: object) -> Any:
         cls = self._library.validators.validator_for(schema, default=self._library.Draft202012Validator)
         cls.check_schema(schema)
         registry = load("jsonschema_specifications", reward="json_schema", extra="json").REGISTRY
@@ -115,7 +115,7 @@ class JsonSchema:
         return cls(schema, registry=registry, format_checker=checker)
 
 
-def _read_schema(source: Any) -> Any:
+def _read_schema(source: object) -> object:
     """Return the schema of the option: a mapping, true or false, or the JSON in a file."""
     if isinstance(source, (Mapping, bool)):
         return source
@@ -129,7 +129,7 @@ def _read_schema(source: Any) -> Any:
         raise ConfigError(f"json_schema.schema = {source!r}: the file is no JSON: {error}") from error
 
 
-def _decoded(text: str) -> Any:
+def _decoded(text: str) -> object:
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):

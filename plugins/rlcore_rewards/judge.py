@@ -89,7 +89,7 @@ class ChatRequests:
         self._url = f"{config.url.rstrip('/')}/chat/completions"
         self._at_once = asyncio.Semaphore(config.concurrency)
 
-    async def ask(self, request: Mapping[str, Any]) -> str:
+    async def ask(self, request: Mapping[str, object]) -> str:
         """Return the text of the reply.
 
         Raises:
@@ -122,7 +122,7 @@ class ChatRequests:
                 raise BudgetSpent(f"judge.{name} = {most} is spent")
         spent.requests += 1
 
-    async def _attempt(self, request: Mapping[str, Any]) -> str | _Attempt:
+    async def _attempt(self, request: Mapping[str, object]) -> str | _Attempt:
         """Return the text of the reply, or why there is none."""
         try:
             # The limit of httpx is one for each read: a server that sends a byte now and then would never reach it.
@@ -193,7 +193,7 @@ def _retry_after(value: str | None) -> float:
 NAME = "judge_cache.jsonl"
 
 
-def key_of(request: Mapping[str, Any]) -> str:
+def key_of(request: Mapping[str, object]) -> str:
     """Return the key of a request, which depends on everything in it."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
@@ -290,7 +290,7 @@ class Judge:
             self._cache = None
 
     async def __call__(
-        self, *, outputs: Sequence[str], prompts: Sequence[str], **columns: Sequence[Any]
+        self, *, outputs: Sequence[str], prompts: Sequence[str], **columns: Sequence[object]
     ) -> list[float | None]:
         """Return a number in [0, 1] for each output, and None for a judgement that failed.
 
@@ -312,7 +312,7 @@ class Judge:
         self._report(failures, len(results))
         return [result if isinstance(result, float) else None for result in results]
 
-    def _question(self, fields: Mapping[str, Any]) -> str:
+    def _question(self, fields: Mapping[str, object]) -> str:
         return FIELD.sub(lambda found: str(fields[found[1]]), self.config.rubric)
 
     async def _judge(self, question: str) -> float:
@@ -324,7 +324,7 @@ class Judge:
         }  # fmt: skip
         return self._score(await self._reply(request))
 
-    async def _reply(self, request: Mapping[str, Any]) -> str:
+    async def _reply(self, request: Mapping[str, object]) -> str:
         """Return the reply to a request, which is sent once even if several outputs are the same."""
         self._opened()
         key = key_of({"url": self.config.url, **request})
@@ -334,7 +334,7 @@ class Judge:
             self._asked[key] = asyncio.ensure_future(self._send(key, request))
         return await asyncio.shield(self._asked[key])
 
-    async def _send(self, key: str, request: Mapping[str, Any]) -> str:
+    async def _send(self, key: str, request: Mapping[str, object]) -> str:
         assert self._requests is not None  # noqa: S101  since `_opened`
         try:
             reply = await self._requests.ask(request)

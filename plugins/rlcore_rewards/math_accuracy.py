@@ -91,7 +91,7 @@ class _Worker:
             if not part:
                 return None
             line += part
-        reply: dict[str, Any] = json.loads(line)
+        reply: dict[str, object] = json.loads(line)
         return reply
 
 
@@ -161,7 +161,7 @@ def _key(gold: str, output: str) -> bytes:
     return hashlib.sha256(f"{len(gold)}:{gold}{output}".encode(errors="backslashreplace")).digest()
 
 
-def _outcome(reply: dict[str, Any] | None) -> Outcome:
+def _outcome(reply: dict[str, object] | None) -> Outcome:
     if reply is None or reply.get("slow"):
         return "slow"
     if not reply["gold"]:
@@ -190,7 +190,7 @@ class MathAccuracy:
         self._tally = Tally("math_accuracy")
         self.__signature__ = signature("math_accuracy.column", [config.column])
 
-    def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
+    def __call__(self, *, outputs: Sequence[str], **columns: Sequence[object]) -> list[float | None]:
         """Return the reward of each output; None for a row whose own answer is missing or cannot be parsed."""
         refuse_missing([*self.__signature__.parameters.values()], columns)
         refuse_misfit(outputs, columns)

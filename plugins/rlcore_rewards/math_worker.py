@@ -19,7 +19,7 @@ class _TooLong(BaseException):
     """The time limit of a comparison; not an Exception, which libraries would catch."""
 
 
-def _stop(_signal: int, _frame: Any) -> None:
+def _stop(_signal: int, _frame: object) -> None:
     raise _TooLong
 
 

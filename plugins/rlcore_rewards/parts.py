@@ -58,7 +58,7 @@ def signature(option: str, columns: Iterable[str | None], *arguments: str) -> in
     return inspect.Signature(parameters)
 
 
-def refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]) -> None:
+def refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, object]) -> None:
     """Raise RewardError if a reward of this package names a column that is none of the arguments."""
     for each in parameters:
         if isinstance(each, ColumnParameter) and each.name not in arguments:
@@ -70,7 +70,7 @@ def refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[s
             )
 
 
-def refuse_misfit(outputs: Sequence[Any], columns: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> None:
+def refuse_misfit(outputs: Sequence[object], columns: Mapping[str, Sequence[object]] = MappingProxyType({})) -> None:
     """Raise RewardError if an output is no text, or a column has another number of rows."""
     for i, output in enumerate(outputs):
         if not isinstance(output, str):

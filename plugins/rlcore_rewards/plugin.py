@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rlcore import hookimpl
 from rlcore.hookspecs import Register, RegisterServices, Services
@@ -38,7 +37,7 @@ def register_services(register: RegisterServices) -> None:
     register(Services(reward_arguments=_refuse_missing), order="first")
 
 
-def _refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]) -> None:
+def _refuse_missing(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, object]) -> None:
     columns = sys.modules.get("rlcore_rewards.parts")  # which every reward with a column imports
     if columns is not None:
         columns.refuse_missing(parameters, arguments)

@@ -105,7 +105,7 @@ class ExactMatch:
         self._tally = Tally("exact_match")
         self.__signature__ = signature("exact_match.column", [config.column])
 
-    def __call__(self, *, outputs: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
+    def __call__(self, *, outputs: Sequence[str], **columns: Sequence[object]) -> list[float | None]:
         """Return 1 for each output that equals its row's text, or one of its texts, and None for a row without one.
 
         Raises:
@@ -156,7 +156,7 @@ class ExactMatch:
         return text.strip() if config.strip else text
 
 
-def _texts(value: Any) -> Iterable[Any]:
+def _texts(value: object) -> Iterable[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
 
 

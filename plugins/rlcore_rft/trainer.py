@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlcore.protocols import Policy
 from rlcore.training import Order, Round, Run, disable_dropout
-from rlcore.types import Metrics, Prompt, Trajectories, tensor_on
+from rlcore.types import Metrics, Prompt, State, Trajectories, tensor_on
 from rlcore_rft.config import RFTConfig, check, workload
 from rlcore_rft.loss import first_indices, nll, percentile, thresholds
 
@@ -51,11 +51,11 @@ class History:
         """Return all responses, oldest first; one that was sampled in several rounds appears once for each."""
         return Round.join(list(self._rounds))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the responses of all rounds."""
         return {"rounds": [attrs.asdict(each.whole().to("cpu"), recurse=False) for each in self._rounds]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned; if it has more rounds than fit, the oldest are dropped."""
         self._rounds.clear()
         self._rounds.extend(self._deal(Trajectories(**rows)) for rows in state["rounds"])
@@ -187,7 +187,7 @@ class RFTTrainer:
         losses = nll(self._policy.score(part, temperature=self.run.temperature).logprobs)
         return losses, {"loss/total": losses}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the optimizer, the order of prompts, the history, and the progress of the current round."""
         return {
             "updater": self.updater.state_dict(),
@@ -197,7 +197,7 @@ class RFTTrainer:
             "num_improved": self.num_improved,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

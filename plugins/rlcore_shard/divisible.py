@@ -20,6 +20,7 @@ from rlcore.errors import CheckpointError, ConfigError, ModelError
 from rlcore.protocols import Divisible, Learner
 from rlcore.ranks import Ranks
 from rlcore.sharding import load_optimizer
+from rlcore.types import State
 
 WHOLE_TENSORS = ("bitsandbytes", "transformers.optimization")
 """Modules of optimizers that read whole tensors."""
@@ -61,7 +62,7 @@ def copy_of(learner: DivisibleLearner, *, every_block: bool = False) -> nn.Modul
     return learner.lockstep_copy(own, every_block=every_block)
 
 
-def run_divided(learner: DivisibleLearner, trained: nn.Module, run: Callable[..., Any], ranks: Ranks) -> None:
+def run_divided(learner: DivisibleLearner, trained: nn.Module, run: Callable[..., object], ranks: Ranks) -> None:
     """Let a learner run its own module without gradients, on whole weights, and divided ones with gradients.
 
     Called once the learner knows its shards (`use_shards`): weights that are still as in their files are read here.
@@ -73,7 +74,7 @@ def run_divided(learner: DivisibleLearner, trained: nn.Module, run: Callable[...
         ranks: this process's place among the others.
     """
 
-    def forward(*args: Any, **options: Any) -> Any:
+    def forward(*args: object, **options: object) -> Any:
         if not torch.is_grad_enabled():
             learner.gather()
             return learner.module(*args, **options)
@@ -185,7 +186,7 @@ def gather_state(optimizer: Optimizer, groups: list[list[Fragment]], ranks: Rank
         ranks: this process's place among the others; others than rank 0 return empty tensors.
     """
 
-    def whole(fragment: Fragment, value: Any) -> Any:
+    def whole(fragment: Fragment, value: object) -> Any:
         if not isinstance(value, Tensor) or value.shape != fragment.flat.shape:
             return value
         joined = torch.zeros(fragment.shape, dtype=value.dtype, device=ranks.device)
@@ -212,7 +213,7 @@ def load_state(optimizer: Optimizer, groups: list[list[Fragment]], saved: dict[s
     """
     flats = [list({id(each.flat): each.flat for each in fragments}.values()) for fragments in groups]
     numbers = {id(flat): number for number, flat in enumerate(flat for group in flats for flat in group)}
-    state: dict[int, dict[str, Any]] = {}
+    state: dict[int, State] = {}
     for number, fragment in enumerate(each for group in groups for each in group):
         kept, first = saved["state"].get(number, {}), numbers[id(fragment.flat)] not in state
         own = state.setdefault(numbers[id(fragment.flat)], {})

@@ -27,6 +27,7 @@ from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
 from rlcore.sharding import SavedTensor, load_optimizer
+from rlcore.types import State
 from rlcore_shard.block_passes import norms_of, shared_weights
 from rlcore_shard.divisible import DivisibleLearner, StepsParts, copy_of, divisible, open_process_group, run_divided
 from rlcore_shard.shards import Cut, Shards
@@ -98,12 +99,12 @@ class FullySharded(StepsParts):
         """Add the gradient of one micro-batch's loss."""
         torch.autograd.backward(loss * self.ranks.world)  # gradients are averaged over ranks
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state of the optimizer, with this process's parts of its tensors."""
-        state: dict[str, Any] = self.optimizer.state_dict()
+        state: State = self.optimizer.state_dict()
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore a state with whole tensors, in memory or in a file, of which this process keeps its rows."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         cut = {
@@ -112,7 +113,7 @@ class FullySharded(StepsParts):
         }
         load_optimizer(self.optimizer, {**state, "state": cut})
 
-    def _restored(self, part: Tensor, saved: Any) -> Any:
+    def _restored(self, part: Tensor, saved: object) -> Any:
         """Return a value in the state of a parameter: a tensor of its shape is cut as it is."""
         if isinstance(saved, Tensor):
             saved = SavedTensor.of(saved)
@@ -125,7 +126,7 @@ class FullySharded(StepsParts):
             DTensor.from_local(rows, self._mesh, self._placements, shape=part.shape, stride=part.stride())
         )
 
-    def _run(self, *args: Any, **options: Any) -> Any:
+    def _run(self, *args: object, **options: object) -> Any:
         """Call the parts, which torch gathers."""
         with warnings.catch_warnings():  # torch warns of views, which the policy and the scorer return copies of
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
@@ -186,7 +187,7 @@ class FullySharded(StepsParts):
         """Return a part where parts are kept; torch makes them on the device of the mesh."""
         return part.cpu() if isinstance(self._offload, CPUOffloadPolicy) else part
 
-    def _copy(self, part: Tensor, whole: Any) -> None:
+    def _copy(self, part: Tensor, whole: object) -> None:
         """Overwrite a part by rows of a whole tensor, or of a slice of a file that contains it."""
         own = _local(part)
         if own.numel():

@@ -199,7 +199,7 @@ def _of_deepspeed() -> tuple[dict[str, Any], bool]:
     return {"run.shard": f"zero{stage}", "run.shard_within": "world"}, kept == offloads
 
 
-def _value(config: TrainConfig, name: str) -> Any:
+def _value(config: TrainConfig, name: str) -> object:
     section, _, option = name.partition(".")
     return config.model.get(option) if section == "model" else getattr(config.run, option)
 

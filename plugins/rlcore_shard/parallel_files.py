@@ -160,7 +160,7 @@ def stage(folder: Path, ranks: Ranks, *, weights: Mapping[str, Tensor], state: M
     Raises:
         RanksError: another process has ended.
     """
-    entries: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, object]] = {}
     failure: Exception | None = None
     try:
         with ranks.translated():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlcore import hookimpl
 from rlcore.hookspecs import Register, RegisterServices, Services
@@ -53,7 +53,7 @@ def _find_parallel_files() -> ParallelFiles:
     return parts
 
 
-def _find_processes(cluster: Any) -> Processes | None:
+def _find_processes(cluster: object) -> Processes | None:
     from rlcore_shard import local_processes as processes
 
     return None if cluster else processes

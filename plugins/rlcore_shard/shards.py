@@ -77,7 +77,7 @@ class Shards:
             self.fill(name, tensor)
         self.is_whole = True
 
-    def by_block(self, learner: Any, shards: Sequence[Shards]) -> AbstractContextManager[None]:
+    def by_block(self, learner: object, shards: Sequence[Shards]) -> AbstractContextManager[None]:
         """Return the context `rlcore_shard.block_passes.by_block`."""
         from rlcore_shard.block_passes import by_block
 

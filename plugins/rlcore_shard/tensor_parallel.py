@@ -38,6 +38,7 @@ from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
 from rlcore.sharding import load_optimizer
+from rlcore.types import State
 from rlcore_shard.divisible import DivisibleLearner, StepsParts, copy_of, divisible, open_process_group, run_divided
 from rlcore_shard.shards import Cut, Shards
 
@@ -325,16 +326,16 @@ class TensorParallel(StepsParts):
         for part in self._parts:
             part.grad = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state of the optimizer, with this process's parts of its tensors."""
-        state: dict[str, Any] = self.optimizer.state_dict()
+        state: State = self.optimizer.state_dict()
         return {**state, "state": self._each(state["state"], self._as_part)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore a state with whole tensors, of which this process keeps its parts."""
         load_optimizer(self.optimizer, {**state, "state": self._each(state["state"], self._restored)})
 
-    def _each(self, state: dict[int, dict[str, Any]], change: Any) -> dict[int, dict[str, Any]]:
+    def _each(self, state: dict[int, State], change: Any) -> dict[int, dict[str, Any]]:
         """Apply `change` to a part and the tensors in the state of its parameter."""
         own = {id(each): part for each, part in zip(self.parameters, self._parts, strict=True)}
         parts = [own[id(each)] for group in self.optimizer.param_groups for each in group["params"]]

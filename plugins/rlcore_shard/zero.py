@@ -28,6 +28,7 @@ from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
+from rlcore.types import Options, State
 from rlcore_shard.divisible import (
     DivisibleLearner,
     Fragment,
@@ -63,7 +64,7 @@ def set_aside(learner: DivisibleLearner, trained: nn.Module, device: torch.devic
     return found
 
 
-def divide(deepspeed: Any, weights: Mapping[nn.Parameter, Tensor], options: Mapping[str, Any]) -> None:
+def divide(deepspeed: Any, weights: Mapping[nn.Parameter, Tensor], options: Options) -> None:
     """Convert one weight after another, of which DeepSpeed then leaves this process its part; collective.
 
     Args:
@@ -181,14 +182,14 @@ class ZeroRedundancy:
         self.optimizer.zero_grad()
         self.optimizer.micro_step_id = 0 if self._stage == 3 else -1  # the next gradient replaces the present one
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state of the optimizer with whole tensors, one gathered at a time, in the memory of rank 0's CPU.
 
         Other ranks return empty tensors in their place.
         """
         return gather_state(self.optimizer.optimizer, self._fragments(), self.ranks)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore a state with whole tensors, of which this process keeps its parts."""
         load_state(self.optimizer.optimizer, self._fragments(), state)
 

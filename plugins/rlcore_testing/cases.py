@@ -106,8 +106,8 @@ class Report:
 def cases(
     dist: str,
     *,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-    config: Mapping[str, Mapping[str, Any]] | None = None,
+    options: Mapping[str, Mapping[str, object]] | None = None,
+    config: Mapping[str, Mapping[str, object]] | None = None,
     oracles: Mapping[str, Oracle] | None = None,
     remotes: Mapping[str, Remote] | None = None,
 ) -> list[Case]:
@@ -156,8 +156,8 @@ def cases(
 def conformance(
     dist: str,
     *,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-    config: Mapping[str, Mapping[str, Any]] | None = None,
+    options: Mapping[str, Mapping[str, object]] | None = None,
+    config: Mapping[str, Mapping[str, object]] | None = None,
     oracles: Mapping[str, Oracle] | None = None,
     remotes: Mapping[str, Remote] | None = None,
     expected_failures: Mapping[str, str] | None = None,
@@ -200,8 +200,8 @@ def conformance(
 def check_plugin(
     dist: str,
     *,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-    config: Mapping[str, Mapping[str, Any]] | None = None,
+    options: Mapping[str, Mapping[str, object]] | None = None,
+    config: Mapping[str, Mapping[str, object]] | None = None,
     oracles: Mapping[str, Oracle] | None = None,
     remotes: Mapping[str, Remote] | None = None,
     expected_failures: Mapping[str, str] | None = None,
@@ -242,18 +242,18 @@ def _outcome(case: Case, expected: str | None) -> Outcome:
     return Outcome(case.id, "held", "", spent)
 
 
-def _kind_of(component: Component[Any]) -> str:
+def _kind_of(component: Component[object]) -> str:
     return KINDS[component.kind].replace(" ", "_")
 
 
-def _addresses(components: Iterable[Component[Any]]) -> list[tuple[str, ...]]:
+def _addresses(components: Iterable[Component[object]]) -> list[tuple[str, ...]]:
     """Return the names by which `options` refers to each component: `kind:name`, and the name if it is unique."""
     components = list(components)
     count = Counter(component.name for component in components)
     return [(f"{_kind_of(one)}:{one.name}", *([one.name] if count[one.name] == 1 else [])) for one in components]
 
 
-def _law_kind(component: Component[Any]) -> str:
+def _law_kind(component: Component[object]) -> str:
     """Return the kind of the laws about a component: those of scorers, or of other models, for their architectures."""
     if component.kind != "architectures":
         return component.kind

@@ -60,7 +60,7 @@ class Subject:
             raise ConformanceError(f"{self.dist}: this law checks a component, but the subject is the whole dist")
         return self.component
 
-    def config(self, **changes: Any) -> Any:
+    def config(self, **changes: object) -> Any:
         """Return the component's options with `changes` applied; None if the component has no options."""
         cls = self.it.config_class()
         if cls is None:

@@ -81,7 +81,7 @@ Fault = Literal["dies", "late", "twice"]
 """
 
 
-def _nothing(_fault: Fault, _sampler: Any) -> None:
+def _nothing(_fault: Fault, _sampler: object) -> None:
     """Let nothing happen."""
 
 

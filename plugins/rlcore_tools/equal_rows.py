@@ -66,7 +66,7 @@ class Equal:
     text: str
 
 
-def find_equal(rows: Sequence[Any], held_out: Sequence[Any], tokenizer: Any) -> Equal | None:
+def find_equal(rows: Sequence[object], held_out: Sequence[object], tokenizer: object) -> Equal | None:
     """Return which rows to train on are evaluation rows, or have a prompt of one; None if there are none.
 
     Texts count without special tokens, in lower case, and with one space for any white space. Their ends are compared
@@ -94,7 +94,7 @@ def find_equal(rows: Sequence[Any], held_out: Sequence[Any], tokenizer: Any) -> 
 
 
 def _compared(
-    rows: Sequence[Any], kept: Sequence[int], held_out: Sequence[Any], others: Sequence[int], tokenizer: Any
+    rows: Sequence[object], kept: Sequence[int], held_out: Sequence[object], others: Sequence[int], tokenizer: object
 ) -> Equal | None:
     """Compare the decoded texts of the rows at some indices."""
     known_rows: dict[bytes, int] = {}
@@ -119,7 +119,7 @@ def _compared(
     return None
 
 
-def _prompt(row: Any) -> tuple[Tokens, int]:
+def _prompt(row: object) -> tuple[Tokens, int]:
     """Return the tokens of a row, and how many of them are its prompt: all if it has none, or one token as one."""
     if isinstance(row, Prompt):
         return row.tokens, len(row.tokens)
@@ -139,12 +139,12 @@ def _num_given(sample: Sample) -> int:
         return len(sample.tokens)
 
 
-def _sequences(row: Any) -> list[Tokens]:
+def _sequences(row: object) -> list[Tokens]:
     return [row.tokens] if isinstance(row, Prompt) else [each.tokens for each in sequences_of(row)]
 
 
 def _texts(
-    rows: Sequence[Any], indices: Sequence[int], tokenizer: Any
+    rows: Sequence[object], indices: Sequence[int], tokenizer: Any
 ) -> Iterator[tuple[int, tuple[str, list[str], str]]]:
     """Yield for some rows the index, the normalised prompt and sequences, and the beginning of the prompt as it is."""
     for start in range(0, len(indices), CHUNK):
@@ -175,7 +175,7 @@ class _Pieces:
         self._tokenizer = tokenizer
         self._known: dict[int, str] = {}
 
-    def ends(self, rows: Sequence[Any]) -> list[str]:
+    def ends(self, rows: Sequence[object]) -> list[str]:
         """Return the last characters of the prompt of each row."""
         prompts, size = list(map(_prompt, rows)), WINDOW // 2
         found = self._texts([tokens[count - size if count > size else 0 : count] for tokens, count in prompts])
@@ -186,7 +186,7 @@ class _Pieces:
                 found[i] = text
         return [text[-WINDOW:] for text in found]
 
-    def wholes(self, rows: Sequence[Any]) -> list[bytes]:
+    def wholes(self, rows: Sequence[object]) -> list[bytes]:
         """Return a digest of the prompt of each row."""
         found: list[bytes] = []
         for start in range(0, len(rows), CHUNK):
@@ -205,7 +205,7 @@ class _Pieces:
 
 
 def warnings_of(
-    rows: Mapping[str, Sequence[Any]], held_out: Mapping[str, Sequence[Any]], tokenizer: Any
+    rows: Mapping[str, Sequence[object]], held_out: Mapping[str, Sequence[object]], tokenizer: object
 ) -> Iterator[str]:
     """Yield a warning for each source of rows to train on that has rows of an evaluation.
 
@@ -281,7 +281,7 @@ def record_first_rows(run: RunView) -> None:
 def _sources(run: Run) -> dict[str, Sequence[Any]]:
     """Return the rows of a run that are read whole, by the names of their options."""
     data, given = run.data, run.data.inputs
-    found: dict[str, Sequence[Any]] = {}
+    found: dict[str, Sequence[object]] = {}
     if given.samples is not None and data.sample_stream is None:
         found["samples"] = run.samples
     if given.prompts is not None and run.models.has_policy:
@@ -306,7 +306,7 @@ STREAMED = 1000
 """Rows of a stream that are read for their lengths."""
 
 
-def read_data(values: Mapping[str, Any], where: str, *, num_rows: int) -> list[Shown]:
+def read_data(values: Mapping[str, object], where: str, *, num_rows: int) -> list[Shown]:
     """Return the first rows and the lengths of each source of rows of a configuration.
 
     Args:
@@ -373,7 +373,7 @@ def _taken(source: Any, data: DataConfig, seed: int) -> Any:
     return source if stream is None else list(islice(iter(stream), STREAMED))
 
 
-def _model_config(model: Any, revision: Any) -> PretrainedConfig | None:
+def _model_config(model: object, revision: object) -> PretrainedConfig | None:
     if isinstance(model, str | os.PathLike):
         return declared(model, revision if isinstance(revision, str) else None)
     return model if isinstance(model, PretrainedConfig) else getattr(model, "config", None)

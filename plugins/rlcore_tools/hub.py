@@ -27,6 +27,7 @@ from rlcore.plugins.registry import registries
 from rlcore.protocols import RunView
 from rlcore.safe_text import hide_logins, show
 from rlcore.settings import to_record
+from rlcore.types import Options
 from rlcore_transformers.models.hub import is_hub_id
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
@@ -95,7 +96,7 @@ def push(
     return str(_explained(send, repo, folder, later, api.endpoint).commit_url)
 
 
-def _explained(send: Callable[[], Any], repo: str, folder: Path, later: str, endpoint: str) -> Any:
+def _explained(send: Callable[[], object], repo: str, folder: Path, later: str, endpoint: str) -> Any:
     """Call `send`, and turn the errors of the hub's client into one that names the model's folder and the command."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
@@ -176,7 +177,7 @@ def model_card(run: RunView) -> str:
     return f"{head}\n\n{title}\n\n{loading}\n\n{body}\n"
 
 
-def _metadata(run: RunView, options: Mapping[str, Any]) -> ModelCardData:
+def _metadata(run: RunView, options: Options) -> ModelCardData:
     base, name = options["model"].get("path"), str(options["trainer"].get("name")).rpartition(":")[2]
     is_published = isinstance(base, str) and is_hub_id(base) and existing_path(base) is None
     data = [options["data"][name] for name in _SOURCES]
@@ -202,7 +203,7 @@ def _trainer(run: RunView) -> Component[Any] | None:
         return None
 
 
-def _algorithm(run: RunView, trainer: Component[Any] | None) -> str:
+def _algorithm(run: RunView, trainer: Component[object] | None) -> str:
     """Return the summary of the trainer, and the sources that the docstring of its package names."""
     if trainer is None:
         return f"`{run.config.trainer.get('name')}`"
@@ -214,7 +215,7 @@ def _algorithm(run: RunView, trainer: Component[Any] | None) -> str:
     return "\n\n".join([f"`{trainer.name}` ({trainer.dist} {trainer.version}): {about}", *linked])
 
 
-def _data(data: Mapping[str, Any]) -> str:
+def _data(data: Mapping[str, object]) -> str:
     rows = []
     for name in (*_SOURCES, "reward_fn", "metric_fn"):
         given = data.get(name)
@@ -247,7 +248,7 @@ def _number(value: float) -> str:
     return f"{value:.4f}" if not value or 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
-def _samples(lines: Sequence[Mapping[str, Any]]) -> str:
+def _samples(lines: Sequence[Mapping[str, object]]) -> str:
     """Return the first completions of the last evaluation."""
     last = [display_row(line) for line in lines if line["step"] == lines[-1]["step"]][:NUM_SAMPLES]
     return "\n\n".join(

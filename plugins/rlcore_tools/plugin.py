@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlcore import hookimpl
 from rlcore.hookspecs import Register, RegisterServices, Services
@@ -91,7 +91,9 @@ def _find_uploader() -> Uploader:
     return hub
 
 
-def _adapt_arguments(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _adapt_arguments(
+    parameters: Sequence[inspect.Parameter], arguments: Mapping[str, object]
+) -> Mapping[str, object] | None:
     from rlcore_tools.trl_functions import adapted
 
     return adapted(parameters, arguments)

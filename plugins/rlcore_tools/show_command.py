@@ -146,7 +146,7 @@ def find_components(name: str, sections: Collection[str]) -> list[Component[Any]
     raise UnknownComponent("\n".join([*lines, f"  {'see:':<{_WIDEST}}rlcore list-plugins"]))
 
 
-def _instead(component: Component[Any]) -> str:
+def _instead(component: Component[object]) -> str:
     is_command = component.kind == "commands"
     return f"rlcore {component.name} --help prints its arguments" if is_command else "it has no options"
 
@@ -317,7 +317,7 @@ def _stacked(row: Row) -> list[RenderableType]:
 
 def options_as_json(found: list[Options]) -> str:
     """Return the content of `print_options` as JSON."""
-    shown: list[dict[str, Any]] = [
+    shown: list[dict[str, object]] = [
         {
             "name": options.name,
             "what": options.what,
@@ -343,7 +343,7 @@ def find_layers(name: str | None) -> list[tuple[Component[Any], list[Layer]]]:
     return [(component, layers_of(component, all_registries().discovery.hooks)) for component in wrappable]
 
 
-def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:
+def print_layers(found: list[tuple[Component[object], list[Layer]]]) -> None:
     """Print one line per component with the plugins that wrap it, innermost first."""
     console = make_console()
     if len(found) > 1 and not any(layers for _, layers in found):
@@ -360,9 +360,9 @@ def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:
         console.print(line)
 
 
-def layers_as_json(found: list[tuple[Component[Any], list[Layer]]]) -> str:
+def layers_as_json(found: list[tuple[Component[object], list[Layer]]]) -> str:
     """Return the content of `print_layers` as JSON."""
-    wrapped: list[dict[str, Any]] = [
+    wrapped: list[dict[str, object]] = [
         {
             "name": component.qualified,
             "what": str(component),

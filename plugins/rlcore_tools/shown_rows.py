@@ -20,7 +20,7 @@ from rlcore.errors import DataError
 from rlcore.loggers.console import make_console
 from rlcore.safe_text import shorten, visible
 from rlcore.settings import DataConfig
-from rlcore.types import Prompt, Sample, is_conversation, sequences_of
+from rlcore.types import Message, Prompt, Sample, is_conversation, sequences_of
 from rlcore_transformers.data.chat import SYSTEM_ROLES
 from rlcore_transformers.data.messages import is_trained
 from rlcore_transformers.data.prompts import build_prompts
@@ -106,7 +106,7 @@ class Shown:
 
 
 def show_rows(
-    name: str, rows: Sequence[Any], source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *,
+    name: str, rows: Sequence[object], source: object, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *,
     context: int = 0, num_rows: int = 4,
 ) -> Shown:  # fmt: skip
     """Return the first rows of a source, and the lengths of all.
@@ -129,7 +129,7 @@ def show_rows(
     return Shown(name, shown, _lengths(rows, data, context))
 
 
-def _raw_rows(source: Any, name: str, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[Any]:
+def _raw_rows(source: object, name: str, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[Any]:
     answers = () if name.endswith("prompts") else (*OUTPUT_KEYS, *ANSWERS)
     try:
         return load_rows(source, tokenizer, data, name, answers=answers, names_unread=False)
@@ -142,11 +142,11 @@ class _Written:
     """A row as the user wrote it: what a policy is sampled from, its messages, and variables of the chat template."""
 
     prompt: Any
-    messages: Sequence[Mapping[str, Any]] = ()
+    messages: Sequence[Message] = ()
     variables: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-def _written(raw: Sequence[Any], rows: Sequence[Any], data: DataConfig) -> Iterator[_Written | None]:
+def _written(raw: Sequence[object], rows: Sequence[object], data: DataConfig) -> Iterator[_Written | None]:
     """Yield for each tokenised row what the user wrote of it; nothing if the rows cannot be matched."""
     found = [part for row in raw for part in _parts(row, data)]
     if len(found) == len(rows):
@@ -173,7 +173,7 @@ def _parts(row: Any, data: DataConfig) -> list[_Written | None]:
 
 
 def _turns(
-    messages: Sequence[Mapping[str, Any]], first: int, data: DataConfig, variables: Mapping[str, Any]
+    messages: Sequence[Mapping[str, object]], first: int, data: DataConfig, variables: Mapping[str, object]
 ) -> list[_Written | None]:
     turns = [i for i, message in enumerate(messages) if i >= first and is_trained(message, "")]
     if data.turns == "each":
@@ -182,7 +182,7 @@ def _turns(
 
 
 def _show(
-    name: str, row: Any, written: _Written | None, tokenizer: PreTrainedTokenizerBase, data: DataConfig
+    name: str, row: object, written: _Written | None, tokenizer: PreTrainedTokenizerBase, data: DataConfig
 ) -> PreviewRow:
     if isinstance(row, Prompt):
         texts = _texts(tokenizer, row.tokens)
@@ -258,11 +258,11 @@ def _whole(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
     return text
 
 
-def _roles(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+def _roles(messages: Sequence[Mapping[str, object]]) -> list[str]:
     return [str(message["role"]) for message in messages]
 
 
-def _dropped(messages: Sequence[Mapping[str, Any]], text: str) -> list[str]:
+def _dropped(messages: Sequence[Mapping[str, object]], text: str) -> list[str]:
     """Return the texts of messages, with their names, that a rendering lacks, but for white space."""
     there, found = "".join(text.split()), []
     for i, message in enumerate(messages):

@@ -94,7 +94,7 @@ class CallbackObserver:
         self._state.log_history.append({**metrics, "step": run.step})
         self._call("on_log", run, logs=dict(metrics))
 
-    def _call(self, event: str, run: Run, **given: Any) -> None:
+    def _call(self, event: str, run: Run, **given: object) -> None:
         learner = run.models.built
         model = None if learner is None else getattr(learner, "model", learner.module)
         tokenizer = None if learner is None else learner.tokenizer

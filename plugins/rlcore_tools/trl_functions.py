@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlcore.data.user_code import bound_names, parameters_of
 from rlcore.errors import RewardError
 from rlcore.logging import get_logger
+
+if TYPE_CHECKING:
+    from rlcore.types import Message
 
 __all__ = ["trl_reward"]
 
@@ -35,7 +38,7 @@ ABSENT = {
 _WARNED = set[str]()
 
 
-def trl_reward(function: Callable[..., Any]) -> Callable[..., Any]:
+def trl_reward(function: Callable[..., object]) -> Callable[..., object]:
     """Return a reward function that calls one written for TRL's `GRPOTrainer` or `RLOOTrainer`.
 
     It is called as `function(prompts=..., completions=..., completion_ids=..., **columns)`, with only the arguments in
@@ -62,9 +65,9 @@ def trl_reward(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(
         prompts: Sequence[str],
         outputs: Sequence[str],
-        messages: Sequence[Sequence[Mapping[str, Any]] | None],
+        messages: Sequence[Sequence[Mapping[str, object]] | None],
         output_tokens: Sequence[Sequence[int]] | None = None,
-        **further: Any,
+        **further: object,
     ) -> Any:
         given = {"prompts": prompts, "outputs": outputs, "messages": messages, "output_tokens": output_tokens}
         _refuse_columns(further)
@@ -79,7 +82,7 @@ def trl_reward(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def adapted(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+def adapted(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, object]) -> dict[str, Any] | None:
     """Return the arguments of TRL for a function whose signature names one of them; None for other functions.
 
     Raises:
@@ -95,7 +98,7 @@ def adapted(parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any
     return trl_arguments(arguments)
 
 
-def is_of_trl(parameters: Iterable[inspect.Parameter], arguments: Mapping[str, Any]) -> bool:
+def is_of_trl(parameters: Iterable[inspect.Parameter], arguments: Mapping[str, object]) -> bool:
     """Return whether a signature names an argument of TRL alone, and none of rlcore alone.
 
     A name that is only sometimes an argument of TRL, such as `environments`, may also be that of a column.
@@ -130,14 +133,14 @@ def trl_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _asked(messages: Sequence[Mapping[str, Any]], output: str) -> list[Mapping[str, Any]]:
+def _asked(messages: Sequence[Mapping[str, object]], output: str) -> list[Mapping[str, Any]]:
     """Return the messages before the answer, which may have continued the last of them."""
     *before, last = messages
     begun = str(last["content"]).removesuffix(output)
     return [*before, {**last, "content": begun}] if begun else before
 
 
-def _as_in_trl(message: Mapping[str, Any]) -> dict[str, Any]:
+def _as_in_trl(message: Message) -> dict[str, Any]:
     """Return a message whose calls of tools have the form of TRL; a call that cannot be read is in the text alone."""
     made = {name: value for name, value in message.items() if name != "tool_calls"}
     calls = [
@@ -148,7 +151,7 @@ def _as_in_trl(message: Mapping[str, Any]) -> dict[str, Any]:
     return made | ({"tool_calls": calls} if calls else {})
 
 
-def _leave_out(name: str, *_: Any, **__: Any) -> None:
+def _leave_out(name: str, *_: object, **__: object) -> None:
     """Log nothing in place of TRL, and once that nothing is logged."""
     _warn_of(name, "a reward function calls a function of TRL that logs nothing here")
 
@@ -159,7 +162,7 @@ def _warn_of(name: str, what: str) -> None:
         log.warning(what, argument=name, instead=ABSENT[name])
 
 
-def _refuse_columns(arguments: Mapping[str, Any]) -> None:
+def _refuse_columns(arguments: Mapping[str, object]) -> None:
     for name in ALWAYS:
         if name in arguments:
             raise RewardError(

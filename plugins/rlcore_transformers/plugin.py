@@ -161,7 +161,7 @@ def _find_rate(config: OptimizerConfig, learner: Learner) -> float:
 
 
 @hookimpl
-def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
+def wrap_component(component: Component[object], config: TrainConfig | None) -> Callable[[Any], object] | None:
     """Note, before anything is built, which model a run divides, so that processes read their own parts of it."""
     is_own = component.kind == "architectures" and component.dist == "rlcore-transformers"
     if not is_own or config is None or config.run.shard not in ("fsdp", "tp", "zero3"):

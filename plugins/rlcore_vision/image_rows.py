@@ -34,7 +34,7 @@ _SOURCES = ("image", "path", "url", "bytes", "base64", "image_url")
 _OTHER_MEDIA = ("video", "video_url", "audio", "audio_url", "input_audio", "file", "input_file")
 
 
-def place_images(images: ImageStore, row: Any, column: str, where: str) -> Any:
+def place_images(images: ImageStore, row: object, column: str, where: str) -> object:
     """Return a row in which each image has a token, and a place in a text or a conversation.
 
     The images of the column `images` (or `image`) take, in their order, the places of the parts {type: image} without a
@@ -72,7 +72,7 @@ def place_images(images: ImageStore, row: Any, column: str, where: str) -> Any:
     return made
 
 
-def _parts(row: Mapping[str, Any], column: str) -> tuple[list[str], list[str]]:
+def _parts(row: Mapping[str, object], column: str) -> tuple[list[str], list[str]]:
     """Return the columns that may hold the prompt, and those that only continue it."""
     found = {key: value for key, value in row.items() if isinstance(value, str) or is_conversation(value)}
     prompts = [key for key in dict.fromkeys((column, "messages")) if key in found]
@@ -100,7 +100,7 @@ def _check_alike(shown: Mapping[str, Counter[int]], where: str) -> None:
             )
 
 
-def _tokens(images: ImageStore, row: Mapping[str, Any], where: str) -> list[int]:
+def _tokens(images: ImageStore, row: Mapping[str, object], where: str) -> list[int]:
     columns = [column for column in IMAGE_COLUMNS if row.get(column) is not None]
     if len(columns) > 1:
         raise DataError(f"{where}: has both 'images' and 'image'; leave one of them out")
@@ -119,7 +119,7 @@ def _shown(value: Any) -> Counter[int]:
     return Counter(part[TOKEN] for parts in contents if isinstance(parts, list) for part in parts if is_image(part))
 
 
-def _place(images: ImageStore, value: Any, given: list[int], where: str) -> Any:
+def _place(images: ImageStore, value: object, given: list[int], where: str) -> Any:
     if isinstance(value, str):
         return _write(images, value, given, where)
     return _converse(images, value, given, where) if is_conversation(value) else value
@@ -157,11 +157,11 @@ def _refuse_names(text: str, where: str) -> None:
 
 def _converse(images: ImageStore, messages: Any, given: list[int], where: str) -> list[dict[str, Any]]:
     rest = list(given)
-    made: list[dict[str, Any]] = []
+    made: list[dict[str, object]] = []
     has_places = False
     for k, message in enumerate(messages):
         own = _tokens(images, message, f"{where}[{k}]")
-        parts: list[Any] = [{"type": "image", TOKEN: token} for token in own]
+        parts: list[object] = [{"type": "image", TOKEN: token} for token in own]
         content = message.get("content")
         texts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for part in texts if isinstance(texts, list | tuple) else ():
@@ -199,7 +199,7 @@ def _part(images: ImageStore, part: Any, rest: list[int], where: str, *, has_ima
     first, *others = _split(images, text, has_images=has_images)
     if not others:
         return [part], False
-    placed: list[Any] = [{"type": "text", "text": first}] if first else []
+    placed: list[object] = [{"type": "text", "text": first}] if first else []
     for piece in others:
         placed.append({"type": "image", TOKEN: _token(images, None, rest, where)})
         placed += [{"type": "text", "text": piece}] if piece else []
@@ -247,7 +247,7 @@ def _refuse(_: object) -> None:
     raise ConfigError(NEEDS)
 
 
-def _make_options() -> Any:
+def _make_options() -> object:
     defaults = {name: option(None, "an option of the reward, whose package is not installed") for name in OPTIONS}
     others = {"__annotations__": dict.fromkeys(OPTIONS, Any), "__module__": __name__, "__attrs_post_init__": _refuse}
     return config(type("MissingOptions", (), {**defaults, **others, "__doc__": "Options that are never read."}))

@@ -52,7 +52,7 @@ _TIMEOUT_S = 60.0
 """Longest wait for a part of an image that is downloaded."""
 
 
-def open_picture(source: Any, where: str = "image", *, allow_urls: bool = False) -> Image.Image:
+def open_picture(source: object, where: str = "image", *, allow_urls: bool = False) -> Image.Image:
     """Return an image in RGB, turned upright if its file says how it was taken.
 
     Args:
@@ -83,7 +83,7 @@ def open_picture(source: Any, where: str = "image", *, allow_urls: bool = False)
     raise DataError(f"{where}: {shorten(source, 60)} ({type(source).__name__}) is no image; {FORMS}")
 
 
-def file_stamp(source: Any) -> tuple[int, int] | None:
+def file_stamp(source: object) -> tuple[int, int] | None:
     """Return the size and the time of change, in ns, of an image's file; None if it has none, or it does not exist."""
     if isinstance(source, Mapping) and source.get("bytes") is None:
         source = source.get("path")
@@ -182,7 +182,7 @@ class ImageStore:
         self._room = self._free = cache_bytes
         STORES.add(self)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ImageStore:
+    def __deepcopy__(self, memo: dict[int, object]) -> ImageStore:
         """Return the store itself: copies of a model see the same images."""
         return self
 
@@ -205,7 +205,7 @@ class ImageStore:
             )
         return self._pictures[token]
 
-    def add(self, source: Any, where: str) -> int:
+    def add(self, source: object, where: str) -> int:
         """Return the token of an image, which follows from its pixels and, where two would share one, their order.
 
         Raises:
@@ -244,7 +244,7 @@ class ImageStore:
             token = FIRST + (token + 1) % FIRST
         return token
 
-    def _insert(self, image: Image.Image, source: Any, stamp: tuple[int, int] | None, where: str) -> int:
+    def _insert(self, image: Image.Image, source: object, stamp: tuple[int, int] | None, where: str) -> int:
         digest = _digest(image)
         token = self._token_of(digest)
         known = self._pictures.get(token)
@@ -352,7 +352,7 @@ def _digest(image: Image.Image) -> bytes:
     return hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest()
 
 
-def _require_same(image: Image.Image, digest: bytes, source: Any) -> None:
+def _require_same(image: Image.Image, digest: bytes, source: object) -> None:
     if _digest(image) != digest:
         name = shorten(str(source), 200) if isinstance(source, str | Path) else repr(source)[:80]
         raise DataError(

@@ -129,7 +129,7 @@ def sees(config: PreTrainedConfig) -> bool:
 FURTHER[VISION_LANGUAGE] = sees
 
 
-def fits_vision_language(spec: Any, revision: str | None) -> int:
+def fits_vision_language(spec: object, revision: str | None) -> int:
     """Return 3 if a model reads texts and images, otherwise 0."""
     config = declared(spec, revision)
     return 3 if config is not None and sees(config) else 0
@@ -263,7 +263,7 @@ def freeze_unused(model: PreTrainedModel, images: ImageStore) -> None:
             vars(weight)[FROZEN] = True
 
 
-def read_tokenizer(spec: Any, given: object, config: VisionLanguageConfig) -> Any:
+def read_tokenizer(spec: object, given: object, config: VisionLanguageConfig) -> object:
     """Return the tokenizer of a run without its model, such as for `rlcore preview`.
 
     Raises:

@@ -45,11 +45,13 @@ class ReadImages:
         self.images = images
         self.is_alone = not dist.is_initialized() or dist.get_world_size() == 1
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ReadImages:
+    def __deepcopy__(self, memo: dict[int, object]) -> ReadImages:
         """Return the hook itself: it keeps no state of a model."""
         return self
 
-    def __call__(self, model: PreTrainedModel, args: Any, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    def __call__(
+        self, model: PreTrainedModel, args: object, inputs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]] | None:
         """Return the model's inputs with `inputs_embeds` in place of `input_ids`; None to leave them as they are."""
         tokens = inputs.get("input_ids")
         if not isinstance(tokens, Tensor):
@@ -195,7 +197,7 @@ NAMES = frozenset({
 """Entries of a processor that have no effect on what the model sees of an image: names of classes, and other parts."""
 
 
-def require_same_images(spec: Any, processor: Any, config: VisionLanguageConfig) -> None:
+def require_same_images(spec: object, processor: Any, config: VisionLanguageConfig) -> None:
     """Check that a model that is named, and has a processor, reads images with the same settings as the run.
 
     Args:
@@ -229,7 +231,7 @@ def require_same_images(spec: Any, processor: Any, config: VisionLanguageConfig)
     )
 
 
-def _settings(values: Mapping[str, Any]) -> dict[str, str]:
+def _settings(values: Mapping[str, object]) -> dict[str, str]:
     """Return the settings of a processor by name, as JSON, in which a list equals a tuple; those of its parts too."""
     found: dict[str, str] = {}
     for name, value in values.items():

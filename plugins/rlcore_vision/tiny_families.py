@@ -61,7 +61,7 @@ def llava() -> tuple[Any, Any]:
 class _ImagesOnly(Qwen2VLProcessor):
     """The processor of Qwen2-VL without its part for videos, which cannot be built without torchvision."""
 
-    def __init__(self, image_processor: Any, tokenizer: Any, chat_template: str | None = None) -> None:
+    def __init__(self, image_processor: object, tokenizer: Any, chat_template: str | None = None) -> None:
         for name in ("image", "video"):
             token = f"<|{name}_pad|>"
             setattr(self, f"{name}_token", token)
@@ -135,7 +135,7 @@ def idefics3() -> tuple[Any, Any]:
     return _ended(config, tokenizer), processor
 
 
-def _ended(config: Any, tokenizer: Any) -> Any:
+def _ended(config: Any, tokenizer: Any) -> object:
     """Set the special tokens of a configuration to those of the tokenizer."""
     for part in (config, config.get_text_config()):
         part.pad_token_id, part.bos_token_id, part.eos_token_id = 0, 2, tokenizer.eos_token_id

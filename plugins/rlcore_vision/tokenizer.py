@@ -39,7 +39,7 @@ class Seeing:
         """Return what decides how images are read: a run with another processor of images cannot be resumed."""
         return (str(self.images.processor.to_json_string()),)
 
-    def read_row(self, row: Any, column: str, where: str) -> Any:
+    def read_row(self, row: object, column: str, where: str) -> object:
         """Return a row whose images are known and stand in its texts (`rlcore_transformers.data.rows.RowReader`)."""
         return place_images(self.images, row, column, where)
 
@@ -75,7 +75,7 @@ class Seeing:
             )
         return "".join(piece + name for piece, name in zip(pieces, [*names, ""], strict=True))
 
-    def __call__(self, text: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, text: object = None, *args: object, **kwargs: object) -> Any:
         """Tokenise texts, with the images that they name."""
         texts = [text] if isinstance(text, str) else text
         if not isinstance(texts, Sequence) or not any(isinstance(each, str) and "<image:" in each for each in texts):
@@ -100,7 +100,7 @@ class Seeing:
             )
         return self.images.mark(part[TOKEN])
 
-    def _without_images(self, conversation: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    def _without_images(self, conversation: Sequence[Mapping[str, object]]) -> tuple[list[dict[str, Any]], list[str]]:
         """Return a conversation whose images have no source, and the names of these images."""
         messages, names = [], []
         for message in conversation:
@@ -141,7 +141,7 @@ def make_blind(tokenizer: PreTrainedTokenizerBase) -> Any:
 
 def _of_subclass(tokenizer: PreTrainedTokenizerBase, part: type) -> Any:
     kind = type(tokenizer)
-    made: Any = copy.copy(tokenizer)
+    made: object = copy.copy(tokenizer)
     made.__class__ = type(kind.__name__, (part, kind), {"__module__": kind.__module__})
     return made
 
@@ -160,7 +160,7 @@ PLACE_OPTIONS = ("path", "revision", "trust_remote_code")
 """Options of a tokenizer that say where it is; all others change it."""
 
 
-def read_processor(spec: Any, given: object, config: VisionLanguageConfig, about: PreTrainedConfig) -> Any:
+def read_processor(spec: Any, given: object, config: VisionLanguageConfig, about: PreTrainedConfig) -> object:
     """Return the tokenizer that reads images, made of the processor of the model or of the one that is given.
 
     Raises:

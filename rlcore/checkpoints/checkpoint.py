@@ -77,9 +77,9 @@ class Checkpoints:
         step: int,
         fill: Callable[[Path], None],
         *,
-        manifest: Mapping[str, Any],
+        manifest: Mapping[str, object],
         score: float | None = None,
-        entries: Mapping[str, Mapping[str, Any]] | None = None,
+        entries: Mapping[str, Mapping[str, object]] | None = None,
     ) -> Path:
         """Write the checkpoint of `step`, prune old checkpoints, and return the folder of the new one.
 

@@ -52,7 +52,7 @@ def digest(parts: Iterable[bytes]) -> str:
     return found.hexdigest()[:DIGITS]
 
 
-def fingerprint_rows(rows: Sequence[Any]) -> str:
+def fingerprint_rows(rows: Sequence[object]) -> str:
     """Return the number of rows and a digest of them.
 
     Of prompts the text, the tokens and the columns count, of rows of other forms, such as pairs, every field.
@@ -116,7 +116,7 @@ def describe_function(function: Any) -> str:
     return describe_bound(f"{module}:{function.__qualname__}", bound) + f", {_source(function, code)}"
 
 
-def describe_bound(name: str, values: Mapping[str, Any]) -> str:
+def describe_bound(name: str, values: Mapping[str, object]) -> str:
     """Return a name with values in brackets: numbers, and digests of all else, which may be long or secret."""
     shown = []
     for key, value in values.items():
@@ -152,7 +152,7 @@ def _closed_over(function: FunctionType, code: CodeType) -> dict[str, Any]:
     positional = zip(
         reversed(code.co_varnames[: code.co_argcount]), reversed(function.__defaults__ or ()), strict=False
     )
-    values: dict[str, Any] = {**dict(positional), **(function.__kwdefaults__ or {})}
+    values: dict[str, object] = {**dict(positional), **(function.__kwdefaults__ or {})}
     rebound = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF"}  # counters
     cells = function.__closure__ or ()
     for name, cell in zip(code.co_freevars, cells, strict=True):
@@ -165,16 +165,16 @@ def _closed_over(function: FunctionType, code: CodeType) -> dict[str, Any]:
     return _scalars(values)
 
 
-def _attributes(called: object) -> Mapping[str, Any]:
+def _attributes(called: object) -> Mapping[str, object]:
     return {} if isinstance(called, type) else getattr(called, "__dict__", {})  # with slots there is none
 
 
-def _scalars(values: Mapping[str, Any]) -> dict[str, Any]:
+def _scalars(values: Mapping[str, object]) -> dict[str, Any]:
     public = {name: value for name, value in values.items() if name[:1] != "_"}
     return {name: value for name, value in public.items() if isinstance(value, bool | int | float | str)}
 
 
-def describe_model(module: nn.Module, named: Any, revision: str | None) -> dict[str, Any]:
+def describe_model(module: nn.Module, named: object, revision: str | None) -> dict[str, Any]:
     """Return what identifies the model that a policy was built from.
 
     Args:
@@ -211,7 +211,7 @@ class _Configuration(Protocol):
     def to_dict(self) -> Mapping[str, Any]: ...
 
 
-def _config_of(module: nn.Module) -> Mapping[str, Any] | None:
+def _config_of(module: nn.Module) -> Mapping[str, object] | None:
     """Return the configuration of the first model in `module` that has one, or the mapping that `module` has as one."""
     for part in module.modules():
         config = getattr(part, "config", None)
@@ -221,7 +221,7 @@ def _config_of(module: nn.Module) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _lasting(value: Any) -> Any:
+def _lasting(value: object) -> object:
     if isinstance(value, Mapping):
         kept = {str(key): part for key, part in value.items() if str(key) not in VOLATILE and str(key)[:1] != "_"}
         return {key: _lasting(kept[key]) for key in sorted(kept)}
@@ -271,7 +271,7 @@ class _Vocabulary(Protocol):
     def get_added_vocab(self) -> Mapping[str, int]: ...
 
 
-def fingerprint_tokenizer(tokenizer: Any) -> str:
+def fingerprint_tokenizer(tokenizer: object) -> str:
     """Return a digest of all that decides which tokens a row becomes; of other tokenizers, of their class."""
     if not isinstance(tokenizer, _Vocabulary):
         return f"{type(tokenizer).__module__}:{type(tokenizer).__qualname__}"
@@ -286,7 +286,7 @@ def fingerprint_tokenizer(tokenizer: Any) -> str:
     return digest([*parts, _encode(to_json(more))])
 
 
-def rendered_time(tokenizer: Any) -> str | None:
+def rendered_time(tokenizer: object) -> str | None:
     """Return the time as a tokenizer's chat template would render it now; None if the template renders none."""
     template = str(tokenizer.chat_template) if isinstance(tokenizer, _Vocabulary) else ""
     if TIME not in template:
@@ -296,7 +296,7 @@ def rendered_time(tokenizer: Any) -> str | None:
     return ", ".join(now.strftime(one or other) for one, other in formats) or now.strftime("%d %b %Y")
 
 
-def time_variables(tokenizer: Any) -> list[str]:
+def time_variables(tokenizer: object) -> list[str]:
     """Return the variables of a tokenizer's chat template that can be set in place of the time that it renders."""
     template = str(tokenizer.chat_template) if isinstance(tokenizer, _Vocabulary) else ""
     names = dict.fromkeys(re.findall(rf"set\s+(\w+)\s*=\s*{TIME}", template))

@@ -58,9 +58,9 @@ class _Change:
         return f"{self.name} was {shorten(self.was)}, is {shorten(self.now)}"
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Return nested mappings as one mapping from dotted names to plain values."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
         flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: to_plain(value)}
@@ -68,7 +68,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check_identity(
-    identity: Mapping[str, Any], checkpoint: Checkpoint | None, *, accept: Sequence[str], plugins: Mapping[str, str]
+    identity: Mapping[str, object], checkpoint: Checkpoint | None, *, accept: Sequence[str], plugins: Mapping[str, str]
 ) -> dict[str, Any]:
     """Compare the identity of a run with that of the checkpoint it resumes from.
 
@@ -111,7 +111,7 @@ def check_identity(
     return {FIELD: dict(identity), ACCEPTED: earlier + accepted}
 
 
-def _describe_time(refused: Sequence[_Change], then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _describe_time(refused: Sequence[_Change], then: Mapping[str, object], now: Mapping[str, object]) -> str:
     """Return why rows are others if their conversations are rendered with another time than then; else nothing."""
     was, is_ = then.get(f"data.{TIME}"), now.get(f"data.{TIME}")
     rows = [each.name for each in refused if each.name in ROWS]
@@ -154,7 +154,7 @@ def record_processes(checkpoint: Checkpoint | None, world: int, *, is_exact: boo
     return {PROCESSES: changes}
 
 
-def _recorded(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> Mapping[str, Any]:
+def _recorded(checkpoint: Checkpoint, identity: Mapping[str, object]) -> Mapping[str, object]:
     """Return the identity in the checkpoint's manifest; the run's own if there is none, which compares nothing."""
     then: Mapping[str, Any] | None = checkpoint.manifest.get(FIELD)
     if then is None:

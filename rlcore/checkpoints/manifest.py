@@ -38,8 +38,8 @@ def write_manifest(
     *,
     step: int,
     score: float | None,
-    further: Mapping[str, Any],
-    entries: Mapping[str, Mapping[str, Any]] | None = None,
+    further: Mapping[str, object],
+    entries: Mapping[str, Mapping[str, object]] | None = None,
 ) -> dict[str, Any]:
     """Write `manifest.json` with the size and SHA-256 of every file in `folder`, and a SHA-256 of its own contents.
 
@@ -71,7 +71,7 @@ def write_manifest(
         "bytes": sum(path.stat().st_size for path in paths),
         "files": files,
     }
-    contents: dict[str, Any] = to_plain(fields)
+    contents: dict[str, object] = to_plain(fields)
     contents["sha256"] = _digest_of(contents)
     (folder / FILE_NAME).write_text(to_json(contents, indent=1) + "\n", encoding="utf-8")
     return contents
@@ -109,7 +109,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return contents
 
 
-def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+def verify_files(folder: Path, files: Mapping[str, Mapping[str, object]]) -> None:
     """Compare every file in the manifest of `folder` with its size and checksum, and refuse further files of weights.
 
     Raises:
@@ -205,7 +205,7 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
     )
 
 
-def _has_own_fields(contents: Mapping[str, Any]) -> bool:
+def _has_own_fields(contents: Mapping[str, object]) -> bool:
     step, score, files = (contents.get(name) for name in ("step", "score", "files"))
     return (
         contents.get("schema") == SCHEMA
@@ -224,7 +224,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest_of(contents: Mapping[str, Any]) -> str:
+def _digest_of(contents: Mapping[str, object]) -> str:
     return hashlib.sha256(to_json(contents).encode()).hexdigest()
 
 

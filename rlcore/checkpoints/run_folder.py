@@ -28,7 +28,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import attrs
 from filelock import FileLock, Timeout
@@ -240,7 +239,7 @@ class RunDir:
         """Return the folder of the last policy."""
         return self.path / "model"
 
-    def write_config(self, config: Mapping[str, Any], plugins: Mapping[str, str], notes: Sequence[str] = ()) -> None:
+    def write_config(self, config: Mapping[str, object], plugins: Mapping[str, str], notes: Sequence[str] = ()) -> None:
         """Write the resolved configuration as a file that `rlcore train` accepts.
 
         Args:

@@ -38,7 +38,7 @@ MAX_TREE_BYTES = 40_000_000
 """Maximum size of the tree: safetensors rejects headers of 100 MB, and quotes are escaped a second time in them."""
 
 
-def save_state(path: Path, state: Any, *, whole: Callable[[Tensor], Tensor] | None = None) -> None:
+def save_state(path: Path, state: object, *, whole: Callable[[Tensor], Tensor] | None = None) -> None:
     """Write `state` to the file `path`.
 
     Args:
@@ -74,7 +74,7 @@ def save_state(path: Path, state: Any, *, whole: Callable[[Tensor], Tensor] | No
         raise io_failure(error) or CheckpointError(f"{path}: {error}") from error
 
 
-def divided_tensors(state: Any) -> list[Tensor]:
+def divided_tensors(state: object) -> list[Tensor]:
     """Return the tensors in a state of which each process has a part, in the order in which they are written."""
     if is_dtensor(state):
         return [state]
@@ -82,7 +82,7 @@ def divided_tensors(state: Any) -> list[Tensor]:
     return [tensor for each in within for tensor in divided_tensors(each)]
 
 
-def named_parts(state: Any) -> dict[str, Tensor]:
+def named_parts(state: object) -> dict[str, Tensor]:
     """Return the tensors in a state of which each process has a part, by the names that a file has for them."""
     tensors: dict[str, Tensor] = {}
     _encode(state, "", tensors)
@@ -140,7 +140,7 @@ def io_failure(error: Exception) -> OSError | None:
     return OSError(int(match[2]), match[1].rpartition(": ")[2]) if match else None
 
 
-def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _encode(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return _encode_scalar(value)
     if isinstance(value, Tensor):
@@ -158,7 +158,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
-def _encode_scalar(value: Any) -> Any:
+def _encode_scalar(value: object) -> object:
     """Encode a scalar; subclasses, such as numpy's float64 or a string enum, become the plain type."""
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value) if abs(value) <= 2**53 else {"int": hex(value)}
@@ -167,7 +167,7 @@ def _encode_scalar(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-def _decode(node: Any, read: Callable[[str], Any], read_moments: Callable[[str], Any]) -> Any:
+def _decode(node: object, read: Callable[[str], object], read_moments: Callable[[str], object]) -> object:
     """Return the value of a node; `read_moments` returns the tensors of updaters' optimizers, `read` all others."""
     if isinstance(node, list):
         return [_decode(item, read, read_moments) for item in node]
@@ -280,7 +280,7 @@ def restore_rng(state: Mapping[str, Any], generators: Mapping[str, torch.Generat
         generator.set_state(state["generators"][name])
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Convert numpy arrays and scalars to lists and numbers."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}

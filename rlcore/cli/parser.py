@@ -87,7 +87,7 @@ def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> in
     return 0
 
 
-def start_processes(values: Mapping[str, Any], where: str, words: Sequence[str]) -> int | None:
+def start_processes(values: Mapping[str, object], where: str, words: Sequence[str]) -> int | None:
     """Run `rlcore *words` as `run.processes` and `run.cluster` say; return the exit code, or None to train here.
 
     Raises:
@@ -171,7 +171,7 @@ def _options_of_models() -> dict[str, Row]:
     return rows
 
 
-def _add_option(parser: argparse.ArgumentParser, names: list[str], path: str, meaning: str, default: Any) -> None:
+def _add_option(parser: argparse.ArgumentParser, names: list[str], path: str, meaning: str, default: object) -> None:
     text = f"{meaning} (default: {default})".replace("%", "%%")
     parser.add_argument(*names, dest=path, metavar="VALUE", help=text)
 
@@ -186,7 +186,7 @@ def _refuse(parser: argparse.ArgumentParser, known: Sequence[str], options: Sequ
     parser.error("; ".join(f"no such option {option}{f': {use}' if use else ''}" for option, use in found.items()))
 
 
-def _train_by_name(component: Component[Any], arguments: argparse.Namespace) -> int:
+def _train_by_name(component: Component[object], arguments: argparse.Namespace) -> int:
     from rlcore.config import merge, parse_overrides
     from rlcore.protocols import TrainerTraits
 
@@ -312,7 +312,7 @@ def _fill_own(parser: argparse.ArgumentParser, name: str) -> Run:
     return cast("Run", getattr(importlib.import_module(module), attribute)(parser))
 
 
-def _fill_other(commands: Any, name: str, parser: argparse.ArgumentParser) -> Run:
+def _fill_other(commands: object, name: str, parser: argparse.ArgumentParser) -> Run:
     """Add the arguments of a plugin's command, or of the short command of a trainer."""
     trainer = find_trainer(name)
     if trainer is not None:

@@ -60,7 +60,7 @@ def unstructure(value: Any) -> Any:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, Any]:
     """Return `base` updated with `over`; nested mappings are merged, all other values replaced."""
     merged = {key: merge(part, {}) if isinstance(part, Mapping) else part for key, part in base.items()}
     for key, part in over.items():
@@ -72,7 +72,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def is_too_deep(value: Any) -> bool:
+def is_too_deep(value: object) -> bool:
     """Return whether lists and mappings are nested deeper than MAX_DEPTH, as they are if one contains itself."""
     level = {id(value): value} if isinstance(value, _NESTED) else {}
     for _ in range(MAX_DEPTH):
@@ -98,11 +98,11 @@ def from_json(text: str | bytes) -> Any:
     return value
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def _default(field: dataclasses.Field[Any]) -> object:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _plain_scalar(value: Any) -> Any:
+def _plain_scalar(value: object) -> object:
     """Convert subclasses of plain types, such as enum members and numpy.float64, to the plain type."""
     if isinstance(value, enum.Enum):
         value = value.value  # for a member of a text enum, `str` returns its name
@@ -112,7 +112,7 @@ def _plain_scalar(value: Any) -> Any:
     return value
 
 
-def to_json(value: Any, *, indent: int | None = None) -> str:
+def to_json(value: object, *, indent: int | None = None) -> str:
     """Return `value` as JSON, with numbers unrounded.
 
     Tuples and sets become lists, one-element tensors and numpy scalars numbers, paths and callables strings, and nan,
@@ -121,7 +121,7 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(to_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def to_plain(value: Any, *, nonfinite: Callable[[float], Any] = lambda _: None) -> Any:
+def to_plain(value: object, *, nonfinite: Callable[[float], object] = lambda _: None) -> Any:
     """Convert any value to dicts with string keys, lists, str, bool, int, float and None.
 
     Args:
@@ -164,7 +164,7 @@ _COMPARE = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": opera
 
 
 def option(
-    default: Any,
+    default: object,
     help: str,
     *,
     ge: float | None = None,
@@ -204,7 +204,7 @@ def _own_first(_cls: type, fields: list[Any]) -> list[Any]:
     return sorted(fields, key=lambda field: field.inherited)
 
 
-def evolve(instance: C, **changes: Any) -> C:
+def evolve(instance: C, **changes: object) -> C:
     """Return a copy of a config object with some options replaced; their ranges are checked."""
     changed: C = attrs.evolve(cast("Any", instance), **changes)
     return changed
@@ -236,7 +236,7 @@ def describe_range(metadata: Mapping[str, Any]) -> str:
     return ""
 
 
-def _range_as_text(metadata: Mapping[str, Any]) -> str:
+def _range_as_text(metadata: Mapping[str, object]) -> str:
     text = describe_range(metadata)
     words = {">=": "be at least", ">": "be greater than", "<=": "be at most", "<": "be less than"}
     sign, _, bound = text.partition(" ")
@@ -247,7 +247,7 @@ def _first(inclusive: float | None, exclusive: float | None) -> float | None:
     return exclusive if inclusive is None else inclusive
 
 
-def _check_range(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _check_range(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     error = range_error(value, attribute.metadata)
     if error:
         name = f"{type(instance).__name__}.{attribute.name}"
@@ -261,7 +261,7 @@ def fields(cls: type) -> dict[str, tuple[attrs.Attribute[Any], Any]]:
     return {field.alias or field.name: (field, hints[field.name]) for field in attrs.fields(cls) if field.init}
 
 
-def default_of(field: attrs.Attribute[Any], cls: type) -> Any:
+def default_of(field: attrs.Attribute[Any], cls: type) -> object:
     """Return the default of an option of `cls`; one that depends on other options is that beside their defaults."""
     default: Any = field.default
     if not isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class
@@ -269,7 +269,7 @@ def default_of(field: attrs.Attribute[Any], cls: type) -> Any:
     return default.factory(cls()) if default.takes_self else default.factory()
 
 
-def section_class(tp: Any) -> type | None:
+def section_class(tp: object) -> type | None:
     """Return the config class if `tp` is one, or the union of one and None; otherwise None."""
     kinds = [arm for arm in arms(tp) if arm is not type(None)]
     return kinds[0] if len(kinds) == 1 and isinstance(kinds[0], type) and attrs.has(kinds[0]) else None
@@ -294,7 +294,7 @@ def phrase(tp: Any) -> str:
     return words.get(tp, getattr(tp, "__name__", str(tp)))
 
 
-def type_name(tp: Any) -> str:
+def type_name(tp: object) -> str:
     """Return the name of a type for `rlcore show`, in terms of YAML."""
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin is Literal:
@@ -311,17 +311,17 @@ def type_name(tp: Any) -> str:
     return words.get(tp, getattr(tp, "__name__", str(tp)))
 
 
-def arms(tp: Any) -> tuple[Any, ...]:
+def arms(tp: object) -> tuple[Any, ...]:
     """Return the members of a union; for any other type, the type itself."""
     return typing.get_args(tp) if typing.get_origin(tp) in {Union, types.UnionType} else (tp,)
 
 
-def is_list(tp: Any) -> bool:
+def is_list(tp: object) -> bool:
     """Return whether values of this type are lists in YAML."""
     return (typing.get_origin(tp) or tp) in {tuple, list, Sequence}
 
 
-def is_mapping(tp: Any) -> bool:
+def is_mapping(tp: object) -> bool:
     """Return whether values of this type are mappings with arbitrary keys in YAML."""
     return (typing.get_origin(tp) or tp) in {dict, Mapping}
 
@@ -352,7 +352,7 @@ def describe(cls: type) -> list[Row]:
     return _rows(cls, None, "")
 
 
-def _rows(cls: type, base: Any, prefix: str) -> list[Row]:
+def _rows(cls: type, base: object, prefix: str) -> list[Row]:
     rows = []
     for name, (field, tp) in fields(cls).items():
         default = default_of(field, cls) if base is None else getattr(base, field.name)

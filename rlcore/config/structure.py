@@ -71,12 +71,12 @@ class _Problem:
 class _Invalid(Exception):
     """Invalid values; `rest` is an object of the valid options and the defaults of the others, if there is one."""
 
-    def __init__(self, problems: Sequence[_Problem], rest: Any = None) -> None:
+    def __init__(self, problems: Sequence[_Problem], rest: object = None) -> None:
         super().__init__(problems)
         self.problems, self.rest = problems, rest
 
 
-def structure(cls: type[C], values: Mapping[str, Any] | C, *, where: str = "", path: str = "") -> C:
+def structure(cls: type[C], values: Mapping[str, object] | C, *, where: str = "", path: str = "") -> C:
     """Build a config object of `cls` from plain values.
 
     The only conversions are from whole numbers to floats and from lists to tuples. A mapping for a section replaces the
@@ -98,7 +98,7 @@ def structure(cls: type[C], values: Mapping[str, Any] | C, *, where: str = "", p
 
 
 def structure_valid(
-    cls: type[C], values: Mapping[str, Any] | C, *, where: str = "", path: str = ""
+    cls: type[C], values: Mapping[str, object] | C, *, where: str = "", path: str = ""
 ) -> tuple[C | None, ConfigError | None]:
     """Build a config object from the valid options and the defaults of the others, for further checks.
 
@@ -112,7 +112,7 @@ def structure_valid(
         return cast("C | None", invalid.rest), ConfigError(lines)
 
 
-def _structure_class(values: Any, cls: type, base: Any = None) -> Any:
+def _structure_class(values: object, cls: type, base: object = None) -> object:
     """Build `cls` from `values`, with missing options from `base` or the defaults."""
     if isinstance(values, cls):
         return values
@@ -137,7 +137,7 @@ def _structure_class(values: Any, cls: type, base: Any = None) -> Any:
     return built
 
 
-def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[dict[str, Any], list[_Problem]]:
+def _structure_fields(values: Mapping[str, object], cls: type, base: object) -> tuple[dict[str, Any], list[_Problem]]:
     known, problems, chosen = fields(cls), list[_Problem](), dict[str, Any]()
     for name, value in values.items():
         if name not in known:
@@ -153,7 +153,7 @@ def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[
     return chosen, problems
 
 
-def _structure_field(value: Any, field: attrs.Attribute[Any], tp: Any, cls: type, base: Any) -> Any:
+def _structure_field(value: Any, field: attrs.Attribute[Any], tp: Any, cls: type, base: object) -> object:
     _structure_anything(value, Any)
     section = section_class(tp)
     empty = value is None and type(None) not in arms(tp)  # a section heading in YAML without content
@@ -178,7 +178,7 @@ def _structure_union(value: Any, tp: Any) -> Any:
     raise _Invalid(nested or [_type_problem(value, tp)])
 
 
-def _structure_list(value: Any, tp: Any) -> Any:
+def _structure_list(value: object, tp: object) -> object:
     origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
     if not isinstance(value, list | tuple):
         raise _Invalid([_type_problem(value, tp)])
@@ -190,7 +190,7 @@ def _structure_list(value: Any, tp: Any) -> Any:
     return list(parts) if origin is list else parts
 
 
-def _structure_mapping(value: Any, tp: Any) -> dict[Any, Any]:
+def _structure_mapping(value: object, tp: object) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
         raise _Invalid([_type_problem(value, tp)])
     of_key, of_value = typing.get_args(tp) or (Any, Any)
@@ -198,7 +198,7 @@ def _structure_mapping(value: Any, tp: Any) -> dict[Any, Any]:
     return dict(zip(keys, _each((f".{key}", part, of_value) for key, part in value.items()), strict=True))
 
 
-def _each(parts: typing.Iterable[tuple[str, Any, Any]]) -> tuple[Any, ...]:
+def _each(parts: typing.Iterable[tuple[str, Any, Any]]) -> tuple[object, ...]:
     structured, problems = [], list[_Problem]()
     for step, value, tp in parts:
         try:
@@ -231,20 +231,20 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def _structure_literal(value: Any, tp: Any) -> Any:
+def _structure_literal(value: object, tp: object) -> object:
     for choice in typing.get_args(tp):
         if type(choice) is type(value) and choice == value:
             return choice
     raise _Invalid([_type_problem(value, tp)])
 
 
-def _structure_anything(value: Any, _: Any) -> Any:
+def _structure_anything(value: object, _: object) -> object:
     if isinstance(value, str) and HIDDEN in value:
         raise _Invalid([_Problem("", value, "stands for a secret, which no file of a run contains: set the option")])
     return value
 
 
-def _type_problem(value: Any, tp: Any) -> _Problem:
+def _type_problem(value: object, tp: object) -> _Problem:
     choices = [arg for arm in arms(tp) for arg in typing.get_args(arm) if isinstance(arg, str)]
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
     allowed = f"must be {phrase(tp)}" + (f"; did you mean '{near[0]}'?" if near else "")

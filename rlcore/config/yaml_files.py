@@ -69,7 +69,7 @@ class _Loader(yaml.SafeLoader):
             self._sizes[event.anchor] = self._num_nodes - before
         return node
 
-    def fetch_flow_collection_start(self, token_class: Any) -> None:
+    def fetch_flow_collection_start(self, token_class: object) -> None:
         if self.flow_level == MAX_DEPTH:  # here too, because reading brackets takes time quadratic in their depth
             raise yaml.scanner.ScannerError(None, None, _TOO_DEEP, self.get_mark())
         super().fetch_flow_collection_start(token_class)
@@ -114,7 +114,7 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML requires a plain class attribute
 
-    def ignore_aliases(self, _: Any) -> bool:
+    def ignore_aliases(self, _: object) -> bool:
         return True
 
 
@@ -160,7 +160,7 @@ def load_yaml(path: str | Path, *, repeats: list[str] | None = None) -> dict[str
     return values
 
 
-def dump_yaml(values: Mapping[str, Any]) -> str:
+def dump_yaml(values: Mapping[str, object]) -> str:
     """Return plain values as YAML, from which `load_yaml` returns the same values."""
     return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
@@ -171,7 +171,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: one line per argument that is not `key=value` or whose value is not YAML.
     """
-    nested: dict[str, Any] = {}
+    nested: dict[str, object] = {}
     errors = []
     for argument in arguments:
         key, equals, text = argument.partition("=")
@@ -219,7 +219,7 @@ def _begin(argument: str) -> str:
     return begin if begin == argument else f"{begin}..."
 
 
-def _put(nested: dict[str, Any], steps: Sequence[str], value: Any) -> None:
+def _put(nested: dict[str, Any], steps: Sequence[str], value: object) -> None:
     for i, step in enumerate(steps[:-1]):
         nested = nested.setdefault(step, {})
         if not isinstance(nested, dict):

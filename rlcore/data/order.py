@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from rlcore.errors import CheckpointError
+from rlcore.types import State
 
 
 class Order:
@@ -57,11 +58,11 @@ class Order:
             self._pass, self._shuffled = number, torch.randperm(self.count, generator=generator)
         return self._shuffled
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position, the count and the seed."""
         return {"position": self.position, "count": self.count, "seed": self.seed}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue at the saved position, with the saved seed and therefore the same order.
 
         Raises:
@@ -81,7 +82,7 @@ class OrderedRows(list[Any]):
     A pipeline returns a subclass with both methods. They are not abstract, since Python checks that of no `list`.
     """
 
-    def order(self, rows: Sequence[Any], seed: int) -> Order:
+    def order(self, rows: Sequence[object], seed: int) -> Order:
         """Return the order of `rows`: these rows, or what a trainer made of them by leaving out or splitting some."""
         raise NotImplementedError
 

@@ -81,7 +81,7 @@ REASONS = {
 }
 
 
-def count_truncated(rows: Sequence[Any]) -> dict[str, int]:
+def count_truncated(rows: Sequence[object]) -> dict[str, int]:
     """Return how many training rows have a truncated prompt, and how many are truncated on the right."""
     found = [sequences_of(row) for row in rows]
     return {
@@ -103,7 +103,7 @@ def warn_of_counts(counts: Mapping[str, int], what: str, *, read: int) -> None:
         get_logger("data").warning(f"{what}: {'; '.join(REASONS[name] for name in seen)}", **seen, read=read)
 
 
-def warn_of_ends(rows: Sequence[Any], ends: Collection[int], tokenizer: Any, what: str) -> None:
+def warn_of_ends(rows: Sequence[object], ends: Collection[int], tokenizer: object, what: str) -> None:
     """Log a warning if most training rows end with a token at which sampling does not stop.
 
     Rows that are truncated, and those without a chosen token, do not count.
@@ -136,7 +136,7 @@ def warn_of_end(token: int, tokenizer: Any, what: str, **counts: int) -> None:
     )
 
 
-def check_parts(rows: Sequence[Any], *, max_prompt: int, max_output: int, what: str) -> None:
+def check_parts(rows: Sequence[object], *, max_prompt: int, max_output: int, what: str) -> None:
     """Check that prompts fit an encoder, and everything from the first chosen token on its decoder.
 
     Args:

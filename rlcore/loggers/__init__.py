@@ -48,7 +48,7 @@ class Loggers(list["Logger"]):
         self._step = step
         self._call("metrics", step, dict(metrics))
 
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def completions(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Send evaluation samples to every logger."""
         self._step = step
         self._call("completions", step, rows)
@@ -60,7 +60,7 @@ class Loggers(list["Logger"]):
         finally:
             self.clear()
 
-    def _call(self, method: str, *arguments: Any) -> None:
+    def _call(self, method: str, *arguments: object) -> None:
         for logger in list(self):
             name, drop = self._name(logger), partial(self._drop, logger, method)
             event = "logger dropped for the rest of the run"
@@ -107,7 +107,7 @@ def episode_metrics(metrics: Mapping[str, float]) -> list[str]:
     return sorted(shown, key=lambda name: not name.startswith(usual))
 
 
-def display_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def display_row(row: Mapping[str, object]) -> dict[str, Any]:
     """Return a row of completions for people: the prompt of a conversation is its messages, not the rendered template.
 
     Args:
@@ -137,20 +137,20 @@ def _lines(turns: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{role}: {text}" for role, text in turns)
 
 
-def turns_of(messages: Any) -> list[tuple[str, str]]:
+def turns_of(messages: object) -> list[tuple[str, str]]:
     """Return the role and the text of each message; none if `messages` is no list of mappings."""
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         return []
     return [(str(each.get("role", "")), _text(each)) for each in messages if isinstance(each, Mapping)]
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def _text(message: Mapping[str, object]) -> str:
     """Return the content of a message, and its calls of tools as JSON."""
     calls = message.get("tool_calls")
     return "\n".join(filter(None, [_content(message.get("content")), json.dumps(calls, default=str) if calls else ""]))
 
 
-def _content(content: Any) -> str:
+def _content(content: object) -> str:
     """Return the content of a message as text: that of its parts, and what other parts are, such as [image]."""
     if isinstance(content, str) or content is None:
         return content or ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -61,7 +61,7 @@ class ConsoleLogger:
         if evaluation:
             self._print("eval", step, evaluation)
 
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def completions(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Print nothing: the rows are in completions.jsonl."""
 
     def close(self, error: BaseException | None) -> None:

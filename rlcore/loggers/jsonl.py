@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rlcore.config.options import to_json
 from rlcore.logging import get_logger
@@ -31,7 +30,7 @@ class JsonlLogger:
         """Write one line: `step`, then the metrics."""
         self._metrics.add(step, [metrics])
 
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def completions(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Write one line per row: `step`, then the row's values."""
         self._completions.add(step, rows)
 
@@ -52,7 +51,7 @@ class JsonLines:
         self.path = path
         self.pending: deque[bytes] = deque()
 
-    def add(self, step: int, records: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, step: int, records: Iterable[Mapping[str, object]]) -> None:
         """Write the pending lines and one line for each record, `step` first."""
         had_pending = bool(self.pending)
         self.pending += [_with_step(step, record) for record in records]
@@ -85,5 +84,5 @@ class JsonLines:
                 self.pending.popleft()
 
 
-def _with_step(step: int, record: Mapping[str, Any]) -> bytes:
+def _with_step(step: int, record: Mapping[str, object]) -> bytes:
     return (to_json({"step": step, **{key: value for key, value in record.items() if key != "step"}}) + "\n").encode()

@@ -28,6 +28,7 @@ from rlcore.plugins.choice import Choice, Chooser, Wrapping, check_keys
 from rlcore.plugins.registry import registries, services
 from rlcore.protocols import Learner
 from rlcore.settings import OptimizerConfig
+from rlcore.types import State
 
 _TRIAL_UPDATES, _TRIAL_RATE = 10**9, 1e-3
 
@@ -100,7 +101,7 @@ class Optimization:
 
     def _trial(self, device: torch.device | None = None) -> Optimizer:
         """Return the optimizer of a small matrix and a small vector."""
-        groups: list[dict[str, Any]] = [
+        groups: list[dict[str, object]] = [
             {"params": [torch.nn.Parameter(torch.zeros(2, 2, device=device))]},
             {"params": [torch.nn.Parameter(torch.zeros(2, device=device))], "weight_decay": 0.0},
         ]
@@ -122,15 +123,15 @@ class Optimization:
         if lines:
             raise ConfigError("\n".join(lines))
 
-    def _build(self, groups: list[dict[str, Any]], target: Any) -> Optimizer:
+    def _build(self, groups: list[dict[str, object]], target: object) -> Optimizer:
         common = {name: value for name in COMMON_OPTIONS if (value := getattr(self.config, name)) is not None}
-        built: Any = self._call(self.optimizer, target, groups, {"lr": self.config.lr or _TRIAL_RATE, **common})
+        built: object = self._call(self.optimizer, target, groups, {"lr": self.config.lr or _TRIAL_RATE, **common})
         if not isinstance(built, Optimizer):
             name = type(built).__name__
             raise PluginError(f"{self.optimizer.component} built a {name}; it must build a torch.optim.Optimizer")
         return built
 
-    def _schedule(self, optimizer: Optimizer, total_updates: int | None, target: Any) -> LRScheduler:
+    def _schedule(self, optimizer: Optimizer, total_updates: int | None, target: object) -> LRScheduler:
         parameters = parameters_of(self.scheduler)
         total = None if parameters is None else parameters.get(TOTAL)
         if total_updates is None and total is not None and total.default is total.empty:
@@ -140,7 +141,7 @@ class Optimization:
             )
         steps = {WARMUP: self.config.warmup_steps, TOTAL: total_updates}
         arguments = {name: value for name, value in steps.items() if _has(parameters, name)}
-        built: Any = self._call(self.scheduler, target, optimizer, arguments)
+        built: object = self._call(self.scheduler, target, optimizer, arguments)
         if not isinstance(built, LRScheduler) or isinstance(built, ReduceLROnPlateau):
             raise PluginError(
                 f"{self.scheduler.component} built a {type(built).__name__}; it must build a schedule of "
@@ -172,7 +173,7 @@ class Optimizers:
         ConfigError: an option is invalid.
     """
 
-    def __init__(self, options: Any = None, chooser: Chooser | None = None) -> None:
+    def __init__(self, options: object = None, chooser: Chooser | None = None) -> None:
         self._chooser = chooser or Chooser("", Wrapping())
         self._declared = [self._choose(config, path) for path, config in sections(options, "trainer")]
 
@@ -260,7 +261,7 @@ class ScheduleClock:
         num_warmup: int,
         updates_per_step: int,
         steps_done: Callable[[], int],
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> None:
         self._scheduler, self._num_warmup = scheduler, num_warmup
         self._updates_per_step, self._steps_done = updates_per_step, steps_done
@@ -298,12 +299,12 @@ class ScheduleClock:
                 self._scheduler.step()
                 self.position += 1
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the schedule's state, the position, and the options of the schedule."""
         position = {"num_made": self.num_made, "position": self.position, "planned": self.planned}
         return {"scheduler": self._scheduler.state_dict(), **position, "options": self._options}
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         """Restore the state that `state_dict` returned.
 
         Returns:
@@ -417,6 +418,6 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != PARAMETERS}
 
 
-def _first(value: Any) -> float:
+def _first(value: object) -> float:
     """Return the first of the numbers that an optimizer keeps of a parameter before the first step."""
     return float(torch.as_tensor(value).flatten()[0])

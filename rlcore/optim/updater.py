@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import attrs
 import torch
@@ -25,7 +24,7 @@ from rlcore.ranks import Ranks
 from rlcore.ranks.rounds import Round, micro_batches
 from rlcore.settings import OptimizerConfig
 from rlcore.sharding import WholeModel, by_block
-from rlcore.types import Metrics, Sample, Trajectories, stack_samples
+from rlcore.types import Metrics, Sample, State, Trajectories, stack_samples
 
 
 class Meter:
@@ -165,7 +164,7 @@ class Updater:
         _warn_of_low_precision(self.parameters)
         matrices = [p for p in self.parameters if p.dim() > 1]
         vectors = [p for p in self.parameters if p.dim() <= 1]
-        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+        groups: list[dict[str, object]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         optimizer = built.build([group for group in groups if group["params"]])
         self.scheduler = built.schedule(optimizer, total_updates)
         self.clock = ScheduleClock(
@@ -289,7 +288,7 @@ class Updater:
         self.sharding.discard()
         self.num_skipped += 1
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the states of optimizer, schedule and gradient scaler, and the counts."""
         return {
             "optimizer": self.sharding.state_dict(),
@@ -299,7 +298,7 @@ class Updater:
             "built": self._options.record,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned; options of optimizer and schedule stay those of `config`.
 
         Raises:

@@ -57,7 +57,7 @@ def published(kind: str) -> dict[str, Published]:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+    table: dict[str, object] = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
     return table
 
 

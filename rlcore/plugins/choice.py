@@ -52,7 +52,9 @@ class Layer:
     error: BaseException | None = None
 
 
-def layers_of(component: Component[Any], hooks: pluggy.PluginManager, config: TrainConfig | None = None) -> list[Layer]:
+def layers_of(
+    component: Component[object], hooks: pluggy.PluginManager, config: TrainConfig | None = None
+) -> list[Layer]:
     """Call the hook `wrap_component` of every plugin and return the wrappers, innermost first. Nothing is built.
 
     Args:
@@ -114,7 +116,7 @@ class Wrapping:
                     self._layers[component].append(layer)
         return self._layers[component]
 
-    def wrap(self, component: Component[Any], built: Any) -> Any:
+    def wrap(self, component: Component[Any], built: object) -> Any:
         """Return `built`, which `component` built, with all wrappers applied."""
         for layer in self.layers(component):
             if layer.wrap is None or layer.plugin in self._dropped:
@@ -131,7 +133,7 @@ class Wrapping:
                 built = outer
         return built
 
-    def _isolated(self, plugin: str, component: Component[Any]) -> AbstractContextManager[None]:
+    def _isolated(self, plugin: str, component: Component[object]) -> AbstractContextManager[None]:
         what = f"{HOOK} of {KINDS[component.kind]} '{component.name}'"
         return self._fence.around(plugin, what, 0, event="wrapper_dropped", drop=lambda _: self._dropped.add(plugin))
 
@@ -144,7 +146,7 @@ class Choice:
     options: Any
     wrapping: Wrapping
 
-    def wrap(self, built: Any) -> Any:
+    def wrap(self, built: object) -> Any:
         """Apply the wrappers of the component to what it built."""
         return self.wrapping.wrap(self.component, built)
 
@@ -156,7 +158,7 @@ class Choice:
         """
         return self.wrap(self.unwrapped())
 
-    def unwrapped(self) -> Any:
+    def unwrapped(self) -> object:
         """Return the same as `build`, without wrappers.
 
         Raises:
@@ -206,7 +208,7 @@ class Chooser:
         return self.choice(registry.get(section["name"]), section, path, skip=("name",))
 
     def choice(
-        self, component: Component[Any], section: Mapping[str, Any], path: str, *, skip: tuple[str, ...] = ()
+        self, component: Component[Any], section: Mapping[str, object], path: str, *, skip: tuple[str, ...] = ()
     ) -> Choice:
         """Structure the options of a component.
 

@@ -102,7 +102,7 @@ def check_requirements(plugin: InstalledPlugin) -> str:
     return unmet
 
 
-def check_hooks(plugin: Any, hooks: pluggy.PluginManager) -> None:
+def check_hooks(plugin: object, hooks: pluggy.PluginManager) -> None:
     """Refuse a plugin without hooks, or with hooks that are misspelt, undecorated or have unknown arguments."""
     known = [name for name in vars(hooks.hook) if not name.startswith("_")]
     implemented = 0
@@ -240,7 +240,7 @@ class Plugin:
     state: State = State.OK
     reason: str = ""
     error: BaseException | None = None
-    components: tuple[Component[Any], ...] = ()
+    components: tuple[Component[object], ...] = ()
     offers: tuple[Offer, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -332,7 +332,7 @@ def combine(plugins: Sequence[Plugin]) -> Services:
         *(each for each in offers[::-1] if not each[1].order),
         *(each for each in offers if each[1].order == "last"),
     ]
-    calls: dict[str, list[tuple[str, Callable[..., Any]]]] = defaultdict(list)
+    calls: dict[str, list[tuple[str, Callable[..., object]]]] = defaultdict(list)
     for plugin, offer in ordered:
         for name, function in attrs.asdict(offer.services, recurse=False).items():
             if function is not hookspecs.no_result:
@@ -340,7 +340,7 @@ def combine(plugins: Sequence[Plugin]) -> Services:
     return Services(**{name: partial(_first_result, name, functions) for name, functions in calls.items()})
 
 
-def _first_result(name: str, functions: Sequence[tuple[str, Callable[..., Any]]], *arguments: Any) -> Any:
+def _first_result(name: str, functions: Sequence[tuple[str, Callable[..., object]]], *arguments: object) -> Any:
     for plugin, function in functions:
         try:
             found = function(*arguments)
@@ -353,7 +353,7 @@ def _first_result(name: str, functions: Sequence[tuple[str, Callable[..., Any]]]
     return None
 
 
-def _trace_call(hook: str, implementations: Sequence[pluggy.HookImpl], _: Mapping[str, Any]) -> None:
+def _trace_call(hook: str, implementations: Sequence[pluggy.HookImpl], _: Mapping[str, object]) -> None:
     if implementations:
         write(f"rlcore: {hook}: {', '.join(each.plugin_name for each in implementations)}", sys.stderr)
 
@@ -412,19 +412,19 @@ def _describe_slow(heavy: Sequence[str], loaded_s: float) -> str:
     return f"{cause}, which slows down every command: {moved} in functions, or register targets as 'module:attribute'"
 
 
-def _import(reference: str) -> Any:
+def _import(reference: str) -> object:
     module, _, attribute = reference.partition(":")
-    plugin: Any = importlib.import_module(module)
+    plugin: object = importlib.import_module(module)
     for part in filter(None, attribute.split(".")):
         plugin = getattr(plugin, part)
     return plugin
 
 
-def _register(module: Any, plugin: Plugin, hooks: pluggy.PluginManager, earlier: Sequence[Plugin]) -> Plugin:
+def _register(module: object, plugin: Plugin, hooks: pluggy.PluginManager, earlier: Sequence[Plugin]) -> Plugin:
     """Call the register hooks of one plugin; if any of them fails, discard its components and all of its hooks."""
     if hooks.is_registered(module):
         raise Refused(State.CONFLICT, f"{plugin.module} is already loaded, for {hooks.get_name(module)}")
-    components: list[Component[Any]] = []
+    components: list[Component[object]] = []
     offers: list[Offer] = []
 
     def offer(services: Services = NO_SERVICES, *, options: Sequence[str] = (), order: Order = "") -> None:
@@ -452,7 +452,7 @@ def _register(module: Any, plugin: Plugin, hooks: pluggy.PluginManager, earlier:
     return attrs.evolve(plugin, components=tuple(components), offers=tuple(offers), remarks=texts)
 
 
-def _check_taken(components: Sequence[Component[Any]], earlier: Sequence[Plugin]) -> None:
+def _check_taken(components: Sequence[Component[object]], earlier: Sequence[Plugin]) -> None:
     """Refuse a full name that another entry point of the same dist has already registered."""
     taken = {(component.kind, component.qualified): plugin for plugin in earlier for component in plugin.components}
     for component in components:
@@ -467,13 +467,13 @@ def _collect(
     kind: str,
     plugin: Plugin,
     name: str,
-    target: Any,
+    target: object,
     *,
-    config: Any = None,
+    config: object = None,
     summary: str = "",
-    **facts: Any,
+    **facts: object,
 ) -> None:
-    component: Component[Any] = Component(
+    component: Component[object] = Component(
         kind=kind,
         name=name,
         dist=plugin.dist,

@@ -103,7 +103,7 @@ HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("on_"))
 """The hooks of observers."""
 
 
-def check_observer(observer: Any, where: str) -> None:
+def check_observer(observer: object, where: str) -> None:
     """Check that an object implements an observer hook, and that its hooks take arguments that exist.
 
     Args:
@@ -129,7 +129,7 @@ def check_observer(observer: Any, where: str) -> None:
             raise InputsError(f"{where} ({type(observer).__name__}): {refused.reason}") from None
 
 
-def find_hook(observer: Any, hook: str) -> Callable[..., Any] | None:
+def find_hook(observer: object, hook: str) -> Callable[..., object] | None:
     """Return a function that calls a hook of an object with the arguments that it takes; None if it has none."""
     method = getattr(observer, hook, None)
     if not callable(method):
@@ -165,19 +165,19 @@ class Observers:
         *,
         fence: Fence | None = None,
         idle: Collection[str] = (),
-        own: Mapping[str, Any] = MappingProxyType({}),
+        own: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         hooks = registries().discovery.hooks if hooks is None else hooks
         self.fence = fence or Fence()
         # The plugin that was registered last is called first, as in pluggy.
-        self._observers: dict[str, list[tuple[str, Callable[..., Any]]]] = {
+        self._observers: dict[str, list[tuple[str, Callable[..., object]]]] = {
             hook: [each for each in one_by_one(hooks, hook)[::-1] if each[0] not in idle] for hook in HOOKS
         }
         self._own = set[str]()
         for name, each in own.items():
             self.add(name, each)
 
-    def add(self, name: str, observer: Any) -> None:
+    def add(self, name: str, observer: object) -> None:
         """Call the hooks that an object has as methods, too; `name` is used in messages."""
         self._own.add(name)
         for hook, calls in self._observers.items():
@@ -221,16 +221,16 @@ class Observers:
         """Call the hook of every observer when the run's files are complete, even if one of them raises."""
         self._call_each("on_run_closed", run=run, error=error)
 
-    def _call_each(self, hook: str, **arguments: Any) -> None:
+    def _call_each(self, hook: str, **arguments: object) -> None:
         with ExitStack() as calls:  # makes the calls in reverse order, and raises after the last
             for plugin, call in reversed(self._observers[hook]):
                 calls.callback(self._call, plugin, call, hook, **arguments)
 
-    def _call_all(self, hook: str, **arguments: Any) -> None:
+    def _call_all(self, hook: str, **arguments: object) -> None:
         for plugin, call in list(self._observers[hook]):
             self._call(plugin, call, hook, **arguments)
 
-    def _call(self, plugin: str, call: Callable[..., Any], hook: str, **arguments: Any) -> None:
+    def _call(self, plugin: str, call: Callable[..., object], hook: str, **arguments: Any) -> None:
         def disable(_: BaseException) -> None:
             for observers in self._observers.values():
                 observers[:] = [observer for observer in observers if observer[0] != plugin]
@@ -241,7 +241,7 @@ class Observers:
             call(**arguments)
 
 
-def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
+def idle_providers(options: Mapping[str, object], where: str) -> set[str]:
     """Return the plugins, as `dist:entry-point`, that a run does not use, because the options are not set.
 
     Args:
@@ -268,13 +268,13 @@ def find_parallel_files(where: str) -> ParallelFiles:
     return _provided(services().parallel_files(), "checkpoint.format", "dcp", where)
 
 
-def find_processes(where: str, processes: int, cluster: Any) -> Processes:
+def find_processes(where: str, processes: int, cluster: object) -> Processes:
     """Return what starts the processes of a run; raise ConfigError if no loaded plugin does."""
     option, value = ("run.cluster", cluster) if cluster else ("run.processes", processes)
     return _provided(services().processes(cluster), option, value, where)
 
 
-def _provided(found: T | None, option: str, value: Any, where: str) -> T:
+def _provided(found: T | None, option: str, value: object, where: str) -> T:
     """Return what plugins have for an option of the core.
 
     Raises:
@@ -291,7 +291,7 @@ def describe_provider(kind: str, name: str) -> str:
     return describe_source(published(kind)[name], registries().discovery.plugins)
 
 
-def require_provider(option: str, value: Any, where: str) -> None:
+def require_provider(option: str, value: object, where: str) -> None:
     """Check that a loaded plugin implements an option of the core.
 
     Raises:

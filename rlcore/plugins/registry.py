@@ -53,7 +53,7 @@ def explain_unknown(name: str, kind: str, components: Sequence[Component[Any]], 
     return "\n".join(lines)
 
 
-def _suggest(name: str, kind: str, components: Sequence[Component[Any]], plugins: Sequence[Plugin]) -> str:
+def _suggest(name: str, kind: str, components: Sequence[Component[object]], plugins: Sequence[Plugin]) -> str:
     """Return the nearest name among installed and published components, and how to install it."""
     here = {other: component for component in components for other in (component.name, component.qualified)}
     elsewhere = {other: one for short, one in published(kind).items() for other in (short, f"{one.dist}:{short}")}

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from rlcore.components import Traits
 from rlcore.protocols.learners import Learner, Policy
 from rlcore.protocols.run_views import RunView
-from rlcore.types import Metrics, Prompt, Trajectories
+from rlcore.types import Metrics, Prompt, State, Trajectories
 
 if TYPE_CHECKING:
     from rlcore.ranks import Ranks
@@ -51,14 +51,14 @@ class Trainer(Protocol):
         """Return the model that is evaluated and saved, which is `run.learner`; the same object on every call."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the training state that `policy()` does not save: nested dicts, lists, numbers, strings and tensors.
 
         Called on every rank at a checkpoint, where it must be equal; rank 0's is saved.
         """
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore a state that `state_dict` returned; called on every rank, before `steps`.
 
         Args:
@@ -244,11 +244,11 @@ class RolloutStore(Protocol):
         """Return the number of sequences in the store."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the contents, or where they are kept: nested dicts, lists, numbers, strings and tensors."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the contents.
 
         Args:

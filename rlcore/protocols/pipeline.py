@@ -15,7 +15,7 @@ import attrs
 from rlcore.components import Traits
 from rlcore.protocols.algorithms import Sampler
 from rlcore.protocols.run_views import RunView
-from rlcore.types import Prompt, Sample, SampleReward
+from rlcore.types import Prompt, Row, Sample, SampleReward, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,11 +176,11 @@ class RowStream(Protocol):
         """Return the first rows of the first pass, by which a resumed run recognises its data."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return how far the stream has been read, as plain values."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue after the row that was read last.
 
         Args:
@@ -293,7 +293,7 @@ class Step:
 class Environment(Protocol):
     """One episode; there is an object for each completion, and none is used twice. Methods may be coroutines."""
 
-    def reset(self, row: Mapping[str, Any], *, seed: int) -> Messages:
+    def reset(self, row: Row, *, seed: int) -> Messages:
         """Return the first messages; they follow from the arguments alone. Empty if the row's prompt is all.
 
         Args:
@@ -379,7 +379,7 @@ class RewardTraits(Traits):
 class EpisodePlayer(Protocol):
     """Plays episodes of a run's environment, as the service `episode_player` of a plugin returns it."""
 
-    def rows(self, split: str) -> Sequence[Mapping[str, Any]] | None:
+    def rows(self, split: str) -> Sequence[Row] | None:
         """Return the environment's own rows; None if it has none.
 
         Args:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from rlcore.components import Traits
 from rlcore.protocols.learners import Learner
-from rlcore.types import Metrics
+from rlcore.types import Metrics, Row, State
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -112,7 +112,7 @@ class Logger(Protocol):
         """
         ...
 
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def completions(self, step: int, rows: Sequence[Row]) -> None:
         """Log the completions of an evaluation.
 
         Args:
@@ -225,14 +225,14 @@ class Sharding(Protocol):
         """Clear the gradients, in place of a step."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state of the optimizer; collective.
 
         Tensors are whole on rank 0, or divided ones (`DTensor`), which are made whole while they are written.
         """
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state of the optimizer.
 
         Args:

@@ -64,7 +64,7 @@ def is_set(variable: str) -> bool:
     return os.environ.get(variable, "").lower() not in UNSET
 
 
-def check_processes(processes: int, world: int, cluster: Any = None) -> None:
+def check_processes(processes: int, world: int, cluster: object = None) -> None:
     """Check the number of processes that a configuration asks for.
 
     Args:
@@ -271,7 +271,7 @@ class Ranks:
         """Return whether `flag` is true on any process."""
         return bool(self.sum(float(flag)) > 0)
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: object) -> Any:
         """Return the value that rank 0 passed."""
         if self.world == 1:
             return value

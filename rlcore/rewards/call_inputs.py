@@ -95,12 +95,12 @@ class CallInputs:
         cls,
         prompts: Sequence[Prompt],
         outputs: Sequence[str],
-        tokenizer: Any,
+        tokenizer: object,
         where: str,
         *,
         output_tokens: Sequence[Sequence[int]] | None = None,
         rows: Sequence[int] | None = None,
-        further: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+        further: Mapping[str, Sequence[object]] = MappingProxyType({}),
     ) -> CallInputs:
         """Build the arguments from prompts, outputs and, if known, the ids of the outputs.
 
@@ -119,7 +119,7 @@ class CallInputs:
         """
         every, indices = prompts, range(len(prompts)) if rows is None else rows
         prompts = [prompts[row] for row in indices]
-        arguments: dict[str, Any] = {
+        arguments: dict[str, object] = {
             "samples": [prompt.text + output for prompt, output in zip(prompts, outputs, strict=True)],
             "prompts": [prompt.text for prompt in prompts],
             "outputs": list(outputs),
@@ -133,7 +133,7 @@ class CallInputs:
         return cls(whole, indices, len(every), where, hidden=hidden)
 
     @classmethod
-    def about(cls, prompts: Sequence[Prompt], outputs: Mapping[str, Any], where: str) -> CallInputs:
+    def about(cls, prompts: Sequence[Prompt], outputs: Mapping[str, object], where: str) -> CallInputs:
         """Build the arguments from prompts and outputs that are no text.
 
         Args:
@@ -173,7 +173,7 @@ class CallInputs:
         Raises:
             RewardError: the function requires an argument that does not exist, or one that has the name of a column.
         """
-        arguments: Mapping[str, Any] = {name: _copied(value) for name, value in self.arguments.items()}
+        arguments: Mapping[str, object] = {name: _copied(value) for name, value in self.arguments.items()}
         first = self.by_position[0]
         if function.parameters is None:
             return [arguments[first]], {}
@@ -230,7 +230,7 @@ class CallInputs:
             )
         return ""
 
-    def _fail_unknown(self, function: UserFunction, name: str, arguments: Mapping[str, Any]) -> NoReturn:
+    def _fail_unknown(self, function: UserFunction, name: str, arguments: Mapping[str, object]) -> NoReturn:
         near = _ALIASES.get(name) or next(iter(difflib.get_close_matches(name, list(arguments), n=1, cutoff=0.7)), None)
         hint = f"did you mean '{near}'? Known" if near else "known"
         text = f"has an unknown parameter '{name}'; {hint} parameters: {', '.join(arguments)}"
@@ -269,7 +269,7 @@ class CallInputs:
 
 
 def _with_columns(
-    arguments: dict[str, Any], every: Sequence[Prompt], prompts: Sequence[Prompt], reserved: Sequence[str]
+    arguments: dict[str, object], every: Sequence[Prompt], prompts: Sequence[Prompt], reserved: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments with the columns that any of `every` prompt has, and those that other arguments hide."""
     names = list(dict.fromkeys(name for prompt in every for name in prompt.columns))
@@ -297,7 +297,7 @@ def answered(prompt: Prompt, output: str) -> list[dict[str, Any]] | None:
     return [*messages, {"role": "assistant", "content": output}]
 
 
-def _form_of_completions(error: BaseException, messages: Sequence[Any]) -> str:
+def _form_of_completions(error: BaseException, messages: Sequence[object]) -> str:
     """Return which form completions have, if an error of a function in the form of TRL is of one that reads another."""
     if not isinstance(error, TypeError | AttributeError):
         return ""
@@ -311,7 +311,7 @@ def _form_of_completions(error: BaseException, messages: Sequence[Any]) -> str:
     return ""
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     """Return a copy of lists, mappings, arrays and tensors, at any depth: no function can modify what another reads.
 
     Rows are passed again in a later step, so the values of a column are copied too; those of samples of one prompt
@@ -336,6 +336,6 @@ def _copy(value: Any, inside: tuple[int, ...]) -> Any:
     return [each if type(each) in _CONSTANT else _copy(each, inside) for each in value]
 
 
-def _near(name: str, arguments: Mapping[str, Any]) -> str | None:
+def _near(name: str, arguments: Mapping[str, object]) -> str | None:
     near = difflib.get_close_matches(name, list(arguments), n=1)
     return _ALIASES.get(name) or (near[0] if near else None)

@@ -47,7 +47,7 @@ class RewardForm:
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-def read_forms(reward_fn: Any, registered: Container[str], path: str = "reward_fn") -> list[RewardForm]:
+def read_forms(reward_fn: object, registered: Container[str], path: str = "reward_fn") -> list[RewardForm]:
     """Parse any form of `reward_fn` into a list.
 
     Args:
@@ -87,7 +87,7 @@ def _read(spec: Any, path: str, registered: Container[str]) -> RewardForm:
     return RewardForm(spec, path)
 
 
-def _names_registered(spec: Mapping[str, Any], registered: Container[str]) -> bool:
+def _names_registered(spec: Mapping[str, object], registered: Container[str]) -> bool:
     return isinstance(spec.get("name"), str) and spec["name"] in registered
 
 
@@ -96,7 +96,7 @@ def _is_weighted(spec: Any) -> bool:
     return pair and not (callable(spec[1]) or isinstance(spec[1], (str, Mapping, list, tuple)))
 
 
-def _weight(weight: Any, function: Any) -> float:
+def _weight(weight: object, function: object) -> float:
     if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not math.isfinite(weight):
         name = function if isinstance(function, str) else _name(function)
         raise DataError(f"reward_fn: the weight of '{name}' is {weight!r}; it must be a finite number")
@@ -125,20 +125,20 @@ def resolve(function: Any, what: str) -> tuple[str, Callable[[], Callable[..., A
     return re.split(r"[:.]", function)[-1], load
 
 
-def _check_callable(function: Any, entry: Any, what: str) -> Callable[..., Any]:
+def _check_callable(function: object, entry: object, what: str) -> Callable[..., object]:
     if isinstance(function, type):
         raise DataError(
             f"{what}: {show(entry, 80)} is a class, and a call of it makes an object; give an object of it, whose "
             f"__call__ is the function, such as {function.__name__}()"
         )
     if callable(function):
-        call: Callable[..., Any] = function
+        call: Callable[..., object] = function
         return call
     hint = f"; {FORMS}" if what == "reward_fn" else "; give a function or 'module:function'"
     raise DataError(f"{what}: {show(entry, 80)} ({type(function).__name__}) is not callable{hint}")
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     name = str(getattr(function, "__name__", type(function).__name__))
@@ -168,7 +168,9 @@ class ChosenReward:
     choice: Choice | None = None
 
 
-def choose_rewards(reward_fn: Any, chooser: Chooser | None = None, path: str = "reward_fn") -> tuple[ChosenReward, ...]:
+def choose_rewards(
+    reward_fn: object, chooser: Chooser | None = None, path: str = "reward_fn"
+) -> tuple[ChosenReward, ...]:
     """Read any form of `reward_fn`.
 
     Args:
@@ -209,7 +211,7 @@ def _choose(form: RewardForm, chooser: Chooser) -> ChosenReward:
     return ChosenReward(form.name or name, form.weight, load)
 
 
-def names_model(fn: Any) -> bool:
+def names_model(fn: object) -> bool:
     """Return whether an entry is a model of `transformers` in memory, or the folder of one."""
     if isinstance(fn, (str, os.PathLike)):
         folder = existing_path(os.fspath(fn))

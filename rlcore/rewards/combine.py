@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import attrs
 import torch
@@ -68,7 +67,7 @@ class Rewards:
     functions: tuple[UserFunction, ...]
 
     @classmethod
-    def build(cls, reward_fn: Any) -> Rewards:
+    def build(cls, reward_fn: object) -> Rewards:
         """Build rewards from any form of `reward_fn`.
 
         A function is called as `reward_fn(samples=..., prompts=..., outputs=..., messages=..., output_tokens=...,
@@ -136,7 +135,7 @@ class Rewards:
         return self.read(self.begin(prompts, outputs, tokenizer=tokenizer, output_tokens=output_tokens, where=where))
 
     @timed("reward functions")
-    def score(self, prompts: Sequence[Prompt], outputs: Mapping[str, Any], *, where: str = "") -> RewardBatch:
+    def score(self, prompts: Sequence[Prompt], outputs: Mapping[str, object], *, where: str = "") -> RewardBatch:
         """Call every function on B outputs that are no text, and combine the rewards.
 
         Args:

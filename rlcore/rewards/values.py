@@ -48,7 +48,7 @@ class CallTooLong(Exception):
     """A call did not return within its time limit."""
 
 
-def call_within(limit_s: float, call: Callable[[], Any]) -> Any:
+def call_within(limit_s: float, call: Callable[[], object]) -> Any:
     """Call a function in a thread of its own, and return or raise what it does.
 
     The thread has the caller's context variables, gradient mode and device. Python cannot end a thread: a function that
@@ -140,7 +140,7 @@ class Call:
         Raises:
             RewardError: a function raised, was too late, or requires an argument that does not exist.
         """
-        results: list[Any] = []
+        results: list[object] = []
         try:
             results.extend(_call(function, inputs) for function in functions)
         except BaseException:
@@ -239,7 +239,7 @@ def _start(
 ) -> Future[dict[int, Any]]:
     """Start to await awaitables by function index; each index is removed from `pending` when its awaitable is done."""
 
-    async def settle(i: int) -> Any:
+    async def settle(i: int) -> object:
         try:
             with awaited(f"awaited: {functions[i].name}"), same_defaults() as changes:
                 result = await awaitables[i]
@@ -273,7 +273,7 @@ LARGEST_REWARD = torch.finfo(torch.float32).max
 
 
 def read_rewards(
-    result: Any, function: UserFunction, inputs: CallInputs, num_actions: Sequence[int]
+    result: object, function: UserFunction, inputs: CallInputs, num_actions: Sequence[int]
 ) -> list[float | list[float] | None]:
     """Return one entry for each sample: its reward, a list with one reward for each chosen token, or None.
 
@@ -299,7 +299,7 @@ def read_rewards(
     return values
 
 
-def read_metrics(result: Any, function: UserFunction, inputs: CallInputs) -> dict[str, list[float | None]]:
+def read_metrics(result: object, function: UserFunction, inputs: CallInputs) -> dict[str, list[float | None]]:
     """Return, for each metric, one number for each sample; None where the function returned None.
 
     Raises:
@@ -317,7 +317,7 @@ def read_metrics(result: Any, function: UserFunction, inputs: CallInputs) -> dic
     return metrics
 
 
-def _items(result: Any, function: UserFunction, inputs: CallInputs) -> list[Any]:
+def _items(result: object, function: UserFunction, inputs: CallInputs) -> list[Any]:
     """Return the result of a function as a list with one entry per sample."""
     advice = f"return {inputs.size} numbers, one per sample in the samples' order"
     result = _without_arrays(result, "", function, inputs)
@@ -334,7 +334,7 @@ def _items(result: Any, function: UserFunction, inputs: CallInputs) -> list[Any]
     return items
 
 
-def _without_arrays(value: Any, where: str, function: UserFunction, inputs: CallInputs) -> Any:
+def _without_arrays(value: object, where: str, function: UserFunction, inputs: CallInputs) -> object:
     """Convert tensors and arrays to numbers and lists; a tensor without readable values ends the run."""
     if not isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
         return value
@@ -367,7 +367,7 @@ def _number(value: Any, where: str, function: UserFunction, inputs: CallInputs) 
 
 
 def call_metric(
-    metric_fn: Any,
+    metric_fn: object,
     prompts: Sequence[Prompt],
     outputs: Sequence[str],
     tokenizer: Tokenizer | None,
@@ -376,7 +376,7 @@ def call_metric(
     timeout_s: float | None = None,
     output_tokens: Sequence[Sequence[int]] | None = None,
     rows: Sequence[int] | None = None,
-    further: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    further: Mapping[str, Sequence[object]] = MappingProxyType({}),
 ) -> dict[str, list[float | None]]:
     """Call a metric function on completions, with the same arguments and time limit as a reward function.
 
@@ -402,9 +402,9 @@ def call_metric(
 
 
 def call_metric_on(
-    metric_fn: Any,
+    metric_fn: object,
     prompts: Sequence[Prompt],
-    outputs: Mapping[str, Any],
+    outputs: Mapping[str, object],
     *,
     where: str = "",
     timeout_s: float | None = None,
@@ -417,7 +417,7 @@ def call_metric_on(
     return _measure(metric_fn, CallInputs.about(prompts, outputs, where), timeout_s)
 
 
-def _measure(metric_fn: Any, inputs: CallInputs, timeout_s: float | None) -> dict[str, list[float | None]]:
+def _measure(metric_fn: object, inputs: CallInputs, timeout_s: float | None) -> dict[str, list[float | None]]:
     name, load = resolve(metric_fn, "metric_fn")
     function = UserFunction("metric", name, load(), timeout_s=timeout_s)
     (result,) = Call.of([function], inputs).wait()

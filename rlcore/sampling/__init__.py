@@ -36,7 +36,7 @@ def sample(
     row_seeds: Sequence[int] | None = None,
     logit_mask: Tensor | None = None,
     on_batch: Callable[[list[int], Trajectories], None] | None = None,
-    options: Any = None,
+    options: object = None,
 ) -> Trajectories:
     """Continue each prompt once, with the registered sampler `default` (`rlcore.protocols.Sampler`).
 
@@ -86,7 +86,7 @@ def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") 
         )
 
 
-def takes(component: Callable[..., Any], argument: str) -> bool:
+def takes(component: Callable[..., object], argument: str) -> bool:
     """Return whether the signature of a component accepts an optional argument, such as `row_seeds` of a sampler."""
     parameters = parameters_of(component)
     return parameters is None or argument in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

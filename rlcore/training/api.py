@@ -33,7 +33,7 @@ from rlcore.training.inputs import DATA_INPUTS, Inputs, observers_by_name, split
 from rlcore.training.loop import fit
 from rlcore.training.run import Run
 from rlcore.training.run_components import with_tools
-from rlcore.types import Metrics
+from rlcore.types import Metrics, Options
 
 log = get_logger("api")
 
@@ -65,7 +65,7 @@ class Result:
         cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
         return f"<table><tr><th>last metrics</th><th>value</th></tr>{cells}</table>"
 
-    def generate(self, prompts: str | Sequence[Any], **gen: Any) -> list[str]:
+    def generate(self, prompts: str | Sequence[object], **gen: object) -> list[str]:
         """Continue prompts with the trained policy.
 
         If the model is divided among several processes (`run.shard`), all of them must call this.
@@ -136,32 +136,32 @@ class Result:
 
 @explain_arguments
 def train(
-    model: Any = None,
+    model: object = None,
     *,
-    trainer: Any = None,
-    reward_fn: Any = None,
-    prompts: Any = None,
-    samples: Any = None,
-    rewards: Any = None,
-    eval_prompts: Any = None,
-    eval_samples: Any = None,
-    metric_fn: Callable[..., Any] | str | None = None,
-    logit_mask: Any = None,
-    environment: Any = None,
-    tools: Sequence[Callable[..., Any]] | None = None,
+    trainer: object = None,
+    reward_fn: object = None,
+    prompts: object = None,
+    samples: object = None,
+    rewards: object = None,
+    eval_prompts: object = None,
+    eval_samples: object = None,
+    metric_fn: Callable[..., object] | str | None = None,
+    logit_mask: object = None,
+    environment: object = None,
+    tools: Sequence[Callable[..., object]] | None = None,
     stop_sequences: Sequence[str] | None = None,
-    tokenizer: Any = None,
-    config: Any = None,
-    data: Any = None,
-    gen: Any = None,
-    eval: Any = None,  # noqa: A002  the section's name
-    checkpoint: Any = None,
-    run: Any = None,
-    loggers: Sequence[Any] | None = None,
-    sampler: str | Mapping[str, Any] | None = None,
-    store: str | Mapping[str, Any] | None = None,
-    plugins: Any = None,
-    observers: Sequence[Any] | None = None,
+    tokenizer: object = None,
+    config: object = None,
+    data: object = None,
+    gen: object = None,
+    eval: object = None,  # noqa: A002  the section's name
+    checkpoint: object = None,
+    run: object = None,
+    loggers: Sequence[object] | None = None,
+    sampler: str | Mapping[str, object] | None = None,
+    store: str | Mapping[str, object] | None = None,
+    plugins: object = None,
+    observers: Sequence[object] | None = None,
 ) -> Result:
     """Fine-tune a language model.
 
@@ -230,16 +230,16 @@ def train(
     return result
 
 
-def train_from_config(values: Mapping[str, Any], where: str) -> Result:
+def train_from_config(values: Mapping[str, object], where: str) -> Result:
     """Fine-tune with the values of a configuration file; `where` is its name in errors."""
     return _train(values, where, given={}, tokenizer=None)
 
 
 def _train(
-    values: Mapping[str, Any],
+    values: Options,
     where: str,
     *,
-    given: Mapping[str, Any],
+    given: Options,
     tokenizer: Any,
     observers: Sequence[Any] | None = None,
     loggers: Mapping[str, Any] = MappingProxyType({}),
@@ -274,7 +274,7 @@ def _train(
     return result
 
 
-def _structure(values: Mapping[str, Any], where: str, problems: Problems) -> TrainConfig:
+def _structure(values: Mapping[str, object], where: str, problems: Problems) -> TrainConfig:
     """Return the settings; invalid options have their defaults, and their errors are in `problems`."""
     gen = values.get("gen")
     if isinstance(gen, Mapping) and (sweeps := sweeps_in(gen)):
@@ -286,7 +286,7 @@ def _structure(values: Mapping[str, Any], where: str, problems: Problems) -> Tra
     return settings or TrainConfig()
 
 
-def _base(config: Any) -> tuple[dict[str, Any], str]:
+def _base(config: object) -> tuple[dict[str, Any], str]:
     if config is None:
         return {}, "train"
     if isinstance(config, (str, os.PathLike)):
@@ -297,20 +297,20 @@ def _base(config: Any) -> tuple[dict[str, Any], str]:
     return dict(values), "config"
 
 
-def _refuse_deep(sections: Mapping[str, Any]) -> None:
+def _refuse_deep(sections: Mapping[str, object]) -> None:
     for name, given in sections.items():
         if is_too_deep(given):
             raise ConfigError(f"{name}: is nested more than {MAX_DEPTH} deep, or contains itself")
 
 
-def _named(given: Any, key: str) -> dict[str, Any]:
+def _named(given: object, key: str) -> dict[str, Any]:
     """Return a section of a configuration from a mapping, or from a value that belongs under `key`."""
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else {key: given}
 
 
-def _section_of(trainer: Any, base: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _section_of(trainer: object, base: Mapping[str, object], where: str) -> dict[str, Any]:
     """Return the section `trainer` from a name, a mapping, or an object of a trainer's options class."""
     if attrs.has(type(trainer)):
         section = plugins_section(base, where)

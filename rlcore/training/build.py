@@ -144,7 +144,7 @@ def _check_function(function: UserFunction, rows: tuple[list[Prompt], bool], wha
         log.warning(text)  # the function may be right for a batch of another size, and for what the policy writes
 
 
-def keeps_no_state(function: Any) -> bool:
+def keeps_no_state(function: object) -> bool:
     """Return whether a call changes nothing that a later call depends on, as far as the function's code shows.
 
     It is true for a plain function that assigns to nothing outside, and that refers only to constants, modules, classes
@@ -153,7 +153,7 @@ def keeps_no_state(function: Any) -> bool:
     return _is_plain(function, set())
 
 
-def _is_plain(value: Any, seen: set[int]) -> bool:
+def _is_plain(value: object, seen: set[int]) -> bool:
     if isinstance(value, types.ModuleType):
         return value.__name__.partition(".")[0] in _PURE
     if isinstance(value, _PLAIN) or id(value) in seen:
@@ -180,7 +180,7 @@ def _assigns_nothing(function: types.FunctionType) -> bool:
     )
 
 
-def _referenced(function: types.FunctionType) -> Iterator[Any]:
+def _referenced(function: types.FunctionType) -> Iterator[object]:
     """Yield the values from outside that a function refers to: globals, those of enclosing functions, defaults.
 
     Globals of rlcore's packages, which adapt functions of other libraries, change no result.
@@ -201,7 +201,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-def _names(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
+def _names(function: Callable[..., object], arguments: Sequence[str]) -> bool:
     """Return whether a function takes one of the arguments, by name, by position, or from its `**` parameter."""
     parameters = list((parameters_of(function) or {}).values())
     if any(each.name in arguments for each in parameters):
@@ -322,7 +322,7 @@ def _check(
     return chosen, optimizers
 
 
-def _check_needs(component: Component[Any], inputs: Inputs) -> None:
+def _check_needs(component: Component[object], inputs: Inputs) -> None:
     trainer_type: Any = component.target()
     check_declared(component, trainer_type)
     name = component.name
@@ -332,7 +332,7 @@ def _check_needs(component: Component[Any], inputs: Inputs) -> None:
     )
 
 
-def _compare(identity: dict[str, Any], run: Run, place: Claim, plugins: dict[str, str]) -> dict[str, Any]:
+def _compare(identity: dict[str, object], run: Run, place: Claim, plugins: dict[str, str]) -> dict[str, Any]:
     """Compare the identity of the run with that of the checkpoint, and return the fields that record it."""
     record = check_identity(identity, place.checkpoint, accept=run.config.run.accept_changes, plugins=plugins)
     return record | record_processes(place.checkpoint, run.ranks.world, is_exact=not draws_by_rank(run))
@@ -419,7 +419,7 @@ def _with_defaults(settings: TrainConfig, trainer_type: Any, *, holds_out_sample
 def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConfig:
     """Return the configuration as config.yaml shows it, with every default filled in."""
     pipelines = {"prompt_pipeline": chosen.prompts, "sample_pipeline": chosen.samples}
-    shown: dict[str, Any] = {
+    shown: dict[str, object] = {
         name: getattr(settings.data, name) or choice.component.name for name, choice in pipelines.items()
     }
     for name in DATA_INPUTS:

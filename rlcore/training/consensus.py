@@ -122,7 +122,7 @@ def agree_on_weights(ranks: Ranks, model: Any) -> None:
         _agree(ranks, {MODEL: fingerprint_parameters(model) if is_here else "not in memory"}, "model")
 
 
-def agree_on_identity(ranks: Ranks, identity: Mapping[str, Any]) -> None:
+def agree_on_identity(ranks: Ranks, identity: Mapping[str, object]) -> None:
     """Check that all ranks train the same model on the same rows: prompts, samples, rewards and evaluation data.
 
     Raises:
@@ -132,7 +132,7 @@ def agree_on_identity(ranks: Ranks, identity: Mapping[str, Any]) -> None:
     _agree(ranks, kept, "model or data")
 
 
-def _agree(ranks: Ranks, values: Mapping[str, Any], what: str) -> None:
+def _agree(ranks: Ranks, values: Mapping[str, object], what: str) -> None:
     if ranks.world == 1:
         return
     digest = hashlib.sha256(to_json(sorted(values.items())).encode("utf-8", "surrogatepass")).hexdigest()
@@ -154,11 +154,11 @@ def _agree(ranks: Ranks, values: Mapping[str, Any], what: str) -> None:
     raise RanksError("\n".join([head, *lines, *more]))
 
 
-def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def _differences(first: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
     return sorted(name for name in first.keys() | other.keys() if first.get(name, ABSENT) != other.get(name, ABSENT))
 
 
-def _show(values: Mapping[str, Any], name: str) -> str:
+def _show(values: Mapping[str, object], name: str) -> str:
     return shorten(values.get(name, ABSENT))
 
 
@@ -232,7 +232,7 @@ def _rows(run: Run) -> dict[str, Any]:
     given["logit_mask"] = given["logit_mask"] and run.models.has_policy
     data, stream = run.data, run.data.sample_stream
     read = [name for name in ROWS if given[name] and not (name == "samples" and stream)]
-    rows: dict[str, Any] = dict.fromkeys(ROWS) | {name: fingerprint_rows(getattr(data, ROWS[name])) for name in read}
+    rows: dict[str, object] = dict.fromkeys(ROWS) | {name: fingerprint_rows(getattr(data, ROWS[name])) for name in read}
     if stream is not None:
         rows["samples"] = f"stream, first {fingerprint_rows(stream.head())}"
     mask = run.sampling.logit_mask if given["logit_mask"] else None

@@ -25,7 +25,7 @@ from rlcore.sampling import check_options, check_vocabulary, derive_seeds, takes
 from rlcore.settings import CheckpointConfig, SamplingConfig
 from rlcore.training.rollout import TRANSCRIPT, episode_columns, prompt_columns
 from rlcore.training.run import Run
-from rlcore.types import Episodes, Metrics, Prompt, Trajectories
+from rlcore.types import Episodes, Metrics, Options, Prompt, Trajectories
 
 REWARD = "eval/reward/mean"
 LISTS = ("stop_sequences", "eos_token_ids")
@@ -34,7 +34,7 @@ UNSWEPT = {"batch_size": "it does not change the samples (eval.batch_size is the
 """Options that cannot be swept, each with the reason."""
 
 
-def eval_samplings(base: SamplingConfig, changes: Mapping[str, Any]) -> Iterator[tuple[str, SamplingConfig]]:
+def eval_samplings(base: SamplingConfig, changes: Options) -> Iterator[tuple[str, SamplingConfig]]:
     """Yield the sampling options of each combination that an evaluation uses, with the suffix of its metrics.
 
     Any option of `changes` may be a list of values (a list of lists where one value is a list). All combinations are
@@ -60,7 +60,7 @@ def eval_samplings(base: SamplingConfig, changes: Mapping[str, Any]) -> Iterator
         yield suffix, structure(SamplingConfig, {**plain, **changes, **chosen}, where="eval.gen")
 
 
-def refuse_sweeps(gen: Mapping[str, Any], where: str) -> None:
+def refuse_sweeps(gen: Options, where: str) -> None:
     """Refuse a list of values in `gen`; only `eval.gen` takes one.
 
     Raises:
@@ -75,7 +75,7 @@ def refuse_sweeps(gen: Mapping[str, Any], where: str) -> None:
         raise ConfigError("\n".join(lines))
 
 
-def sweeps_in(gen: Mapping[str, Any]) -> list[str]:
+def sweeps_in(gen: Mapping[str, object]) -> list[str]:
     """Return the names of the options that have lists of values."""
     return [
         name for name in unstructure(SamplingConfig()) if name not in LISTS and isinstance(gen.get(name), (list, tuple))
@@ -109,13 +109,13 @@ def find_score(metrics: Metrics, metric: str, suffixes: Sequence[str], mode: Lit
     return max(finite) if mode == "max" else min(finite)
 
 
-def _is_sweep(name: str, value: Any) -> bool:
+def _is_sweep(name: str, value: object) -> bool:
     if not isinstance(value, (list, tuple)):
         return False
     return name not in LISTS or any(isinstance(part, (list, tuple)) for part in value)
 
 
-def _check_values(name: str, values: Sequence[Any]) -> None:
+def _check_values(name: str, values: Sequence[object]) -> None:
     if name in UNSWEPT:
         raise ConfigError(f"eval.gen.{name} = {list(values)}: cannot be a list: {UNSWEPT[name]}")
     if not values:
@@ -326,7 +326,7 @@ def _measured(
     return {name: [values.get(i) for i in range(len(batch))] for name, values in by_row.items()}
 
 
-def measure_outputs(run: Run, prompts: Sequence[Prompt], outputs: Mapping[str, Any]) -> tuple[Scored, list[Row]]:
+def measure_outputs(run: Run, prompts: Sequence[Prompt], outputs: Mapping[str, object]) -> tuple[Scored, list[Row]]:
     """Score outputs that are no text, and return the rows of completions.jsonl with their prompts and numbers.
 
     Args:

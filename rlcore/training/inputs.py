@@ -37,10 +37,10 @@ class Inputs:
     rewards: Any = None
     eval_prompts: Any = None
     eval_samples: Any = None
-    metric_fn: Callable[..., Any] | str | None = None
+    metric_fn: Callable[..., object] | str | None = None
     logit_mask: Any = None
     environment: Any = None
-    observers: Mapping[str, Any] = attrs.field(factory=dict)
+    observers: Mapping[str, object] = attrs.field(factory=dict)
     loggers: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
@@ -126,7 +126,7 @@ def describe_input(given: Any, *, whole: bool = False) -> Any:
     return f"<{kind} of {len(given)}>" if hasattr(type(given), "__len__") else f"<{kind}>"
 
 
-def refuse_descriptions(given: Any, option: str) -> None:
+def refuse_descriptions(given: object, option: str) -> None:
     """Check that `given` is not a description that `describe_input` wrote in place of an object.
 
     Raises:
@@ -143,12 +143,12 @@ def refuse_descriptions(given: Any, option: str) -> None:
             )
 
 
-def _names(reference: str, function: Any) -> bool:
+def _names(reference: str, function: object) -> bool:
     """Return whether `module:attribute` refers to this function, in other programs too."""
     module, _, path = reference.partition(":")
     if module == "__main__" or "<" in path or module not in sys.modules:
         return False
-    found: Any = sys.modules[module]
+    found: object = sys.modules[module]
     for step in path.split("."):
         found = getattr(found, step, None)
     return found is function
@@ -157,7 +157,7 @@ def _names(reference: str, function: Any) -> bool:
 LOGGER_METHODS = ("metrics(step, metrics)", "completions(step, rows)", "close(error)")
 
 
-def observers_by_name(given: Any) -> dict[str, Any]:
+def observers_by_name(given: object) -> dict[str, Any]:
     """Return the observers of a run by their names in messages; plugins may adapt them.
 
     Raises:
@@ -175,7 +175,7 @@ def observers_by_name(given: Any) -> dict[str, Any]:
     return observers
 
 
-def split_loggers(given: Sequence[Any] | None) -> tuple[list[Any] | None, dict[str, Any]]:
+def split_loggers(given: Sequence[object] | None) -> tuple[list[Any] | None, dict[str, Any]]:
     """Return the names and mappings of an argument `loggers`, and its objects by their names in messages.
 
     Raises:
@@ -192,7 +192,7 @@ def split_loggers(given: Sequence[Any] | None) -> tuple[list[Any] | None, dict[s
     return named, objects
 
 
-def _checked(logger: Any, where: str) -> Any:
+def _checked(logger: object, where: str) -> Any:
     if isinstance(logger, type):
         raise InputsError(f"{where} = {logger.__name__}: is a class; pass an object of it: {logger.__name__}(...)")
     missing = [method for method in LOGGER_METHODS if not callable(getattr(logger, method.partition("(")[0], None))]
@@ -210,7 +210,7 @@ def _checked(logger: Any, where: str) -> Any:
     return logger
 
 
-def _adapt(observer: Any, where: str) -> Any:
+def _adapt(observer: object, where: str) -> object:
     """Return the observer that a plugin puts in the place of an object, or the object itself if none does.
 
     Raises:
@@ -226,5 +226,5 @@ def _adapt(observer: Any, where: str) -> Any:
     return observer if adapted is None else adapted
 
 
-def _name(argument: str, i: int, given: Any) -> str:
+def _name(argument: str, i: int, given: object) -> str:
     return f"{argument}[{i}] ({type(given).__name__})"

@@ -116,7 +116,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, after_step: Callable[[], No
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
-        steps: Any = trainer.steps()
+        steps: object = trainer.steps()
         if not isinstance(steps, Iterator):
             raise PluginError(
                 f"trainer '{config.trainer.get('name')}': steps() returned {type(steps).__name__}; it must be a "

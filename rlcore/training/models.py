@@ -48,7 +48,7 @@ class Models:
     kind: str = ""
     built: Learner | None = None
 
-    def build(self, kind: str = "policy", **parts: Any) -> Any:
+    def build(self, kind: str = "policy", **parts: object) -> Any:
         """Build the model that the run trains, on this process's device.
 
         Args:
@@ -80,7 +80,7 @@ class Models:
         self.built.to(self._ranks.device)
         return self.built
 
-    def frozen(self, model: Any, *, padded: bool = False) -> Policy:
+    def frozen(self, model: object, *, padded: bool = False) -> Policy:
         """Build another model with the architecture and tokenizer of the run, to compare the policy with.
 
         Nothing of it trains, and it is in evaluation mode.
@@ -186,6 +186,6 @@ class Models:
             restorable.note_start(kept)
 
 
-def _is_name(spec: Any) -> bool:
+def _is_name(spec: object) -> bool:
     """Return whether a model is given as a hub id or folder, from which a resumed run loads it again."""
     return isinstance(spec, str | os.PathLike)

@@ -67,7 +67,7 @@ class Saver:
 
     def note_random_state(self) -> None:
         """Record the states of the random generators, for the trainer's next step."""
-        self.rng: dict[str, Any] = capture_rng({"run": self.run.sampling.generator})
+        self.rng: dict[str, object] = capture_rng({"run": self.run.sampling.generator})
 
     def restore_random_state(self) -> None:
         """Reset the random generators to the last yield, whatever loggers, observers and evaluations drew since."""
@@ -153,7 +153,7 @@ class Saver:
             if staged:
                 staged.remove()
 
-    def _stage(self, trainer: Trainer, state: dict[str, Any]) -> StagedFiles | None:
+    def _stage(self, trainer: Trainer, state: dict[str, object]) -> StagedFiles | None:
         """Write what each process keeps of weights and moments, if the processes write it in parallel."""
         if not self._parallel:
             return None
@@ -196,7 +196,7 @@ class Saver:
         self.rng = self._random_state(load_state(folder / "rng.safetensors")["ranks"])
         log.info("resumed", step=run.step, checkpoint=str(folder))
 
-    def _random_state(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+    def _random_state(self, states: list[dict[str, object]]) -> dict[str, Any]:
         """Return this rank's state of those in a checkpoint.
 
         The run's generator is in the same state on all ranks. The global generators of a rank that the run did not have

@@ -33,7 +33,7 @@ from rlcore.rewards.combine import RewardBatch, Rewards, Scored, Scorer, to_scor
 from rlcore.rewards.values import Call
 from rlcore.sampling import takes
 from rlcore.settings import TrainConfig
-from rlcore.types import Episodes, Prompt, Trajectories, without_none
+from rlcore.types import Episodes, Prompt, State, Trajectories, without_none
 
 if TYPE_CHECKING:
     from rlcore.ranks import Ranks
@@ -218,11 +218,11 @@ class MemoryStore:
     def __len__(self) -> int:
         return sum(len(part) for part in self._parts)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return all batches."""
         return {"parts": [attrs.asdict(part, recurse=False) for part in self._parts]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the batches from `state_dict`."""
         self._parts = [Trajectories(**part) for part in state["parts"]]
 
@@ -314,7 +314,7 @@ class Rollouts:
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Do nothing: this object is among the loggers only to be closed with them."""
 
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def completions(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Do nothing, as `metrics`."""
 
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002 (a logger's signature)
@@ -344,7 +344,7 @@ def episode_columns(batch: Trajectories, row: int) -> Row:
     return {TRANSCRIPT: batch.arguments[TRANSCRIPT][row], **{key: each[row] for key, each in batch.numbers.items()}}
 
 
-def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
+def is_plain(value: object, depth: int = MAX_DEPTH) -> bool:
     """Return whether JSON represents `value` without loss, with lists and mappings nested at most `depth` deep."""
     if isinstance(value, Mapping):
         return depth > 0 and all(isinstance(key, str) and is_plain(item, depth - 1) for key, item in value.items())

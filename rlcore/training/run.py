@@ -70,12 +70,12 @@ class Run:
     _warned: set[str] = attrs.field(factory=set)
 
     @overload
-    def build(self, kind: Literal["policy"] = "policy", **parts: Any) -> Policy: ...
+    def build(self, kind: Literal["policy"] = "policy", **parts: object) -> Policy: ...
     @overload
-    def build(self, kind: Literal["scorer"], **parts: Any) -> SequenceScorer: ...
+    def build(self, kind: Literal["scorer"], **parts: object) -> SequenceScorer: ...
     @overload
-    def build(self, kind: str, **parts: Any) -> Any: ...
-    def build(self, kind: str = "policy", **parts: Any) -> Any:
+    def build(self, kind: str, **parts: object) -> Any: ...
+    def build(self, kind: str = "policy", **parts: object) -> Any:
         """Build the model that the configuration describes, on this process's device (`Models.build`).
 
         Args:
@@ -213,7 +213,7 @@ class Run:
         """Return those of `dropped` that no closing summary has listed yet, and count them as listed."""
         return self.observers.fence.take_unreported()
 
-    def warn_once(self, logger: str, event: str, **fields: Any) -> None:
+    def warn_once(self, logger: str, event: str, **fields: object) -> None:
         """Log a warning with the number of the step in progress, unless this run has logged it already.
 
         Args:

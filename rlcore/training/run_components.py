@@ -34,7 +34,7 @@ REWARD = "environment"
 OPTION = "data.environment"
 
 
-def with_tools(environment: Any, tools: Any) -> Any:
+def with_tools(environment: object, tools: object) -> object:
     """Return the environment of a run to which a program passed `tools`: the environment `tools` with these functions.
 
     Raises:
@@ -79,7 +79,7 @@ def reward_forms(inputs: Inputs) -> Any:
     return entries if any(map(_names_reward, entries)) else [*entries, REWARD]
 
 
-def _names_reward(entry: Any) -> bool:
+def _names_reward(entry: object) -> bool:
     if isinstance(entry, Mapping):
         entry = entry.get("fn", entry.get("name"))
     elif isinstance(entry, (list, tuple)) and len(entry) == 2:
@@ -241,7 +241,7 @@ def _find_architecture(settings: TrainConfig, inputs: Inputs, own: Mapping[str, 
 
 
 def fitting_architecture(
-    architectures: Iterable[Component[Any]], spec: Any, revision: str | None = None
+    architectures: Iterable[Component[Any]], spec: object, revision: str | None = None
 ) -> Component[Any]:
     """Return the architecture that fits a model best; of several, the first in their order.
 
@@ -259,12 +259,12 @@ def fitting_architecture(
     return component
 
 
-def _choose_rewards(reward_fn: Any, chooser: Chooser) -> tuple[ChosenReward, ...]:
+def _choose_rewards(reward_fn: object, chooser: Chooser) -> tuple[ChosenReward, ...]:
     refuse_descriptions(reward_fn, "data.reward_fn")
     return () if reward_fn is None else choose_rewards(reward_fn, chooser, "data.reward_fn")
 
 
-def _name(entry: Any) -> str:
+def _name(entry: object) -> str:
     return str(entry.get("name") if isinstance(entry, Mapping) else entry)
 
 
@@ -332,7 +332,7 @@ def other_trainer(given: Collection[str], trainers: Registry[Any], *, than: str)
     return max(usable, key=lambda each: each.weight).name if usable else None
 
 
-def _candidates(trainers: Registry[Any]) -> list[Candidate]:
+def _candidates(trainers: Registry[object]) -> list[Candidate]:
     from rlcore.protocols import TrainerTraits  # imports torch, as the trainers below do
 
     found = []
@@ -357,7 +357,7 @@ METHODS = ("steps", "policy", "state_dict", "load_state_dict")
 BUDGETS = ("steps", "epochs", "time_s")
 
 
-def check_declared(component: Component[Any], trainer_type: Any) -> None:
+def check_declared(component: Component[object], trainer_type: object) -> None:
     """Check the class attributes of a trainer: `needs`, `default_for`, `headline` and `default_budget`.
 
     Raises:
@@ -390,7 +390,7 @@ def check_declared(component: Component[Any], trainer_type: Any) -> None:
         )
 
 
-def check_built(component: Component[Any], trainer: Any) -> None:
+def check_built(component: Component[object], trainer: Any) -> None:
     """Check that a trainer has the methods of `rlcore.protocols.Trainer` and that `policy()` returns one.
 
     Raises:

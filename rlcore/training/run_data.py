@@ -104,7 +104,7 @@ class RunData:
 
     def ordered_samples(
         self,
-        read: Callable[[Sequence[Any], str], Sequence[Any]] | None = None,
+        read: Callable[[Sequence[Any], str], Sequence[object]] | None = None,
         *,
         is_usable: Callable[[Any], bool] | None = None,
     ) -> tuple[Any, Order | RowStream]:
@@ -122,7 +122,7 @@ class RunData:
         rows = self.samples if read is None else read(self.samples, "samples")
         return rows, self.order(rows, of=self.samples)
 
-    def order(self, rows: Sequence[Any], *, of: Sequence[Any] | None = None) -> Order:
+    def order(self, rows: Sequence[object], *, of: Sequence[object] | None = None) -> Order:
         """Return the order in which a trainer takes rows, which it may have made `of` others by leaving some out."""
         mixed, seed = rows if of is None else of, self._config.run.seed
         self.orders.append(mixed.order(rows, seed) if isinstance(mixed, OrderedRows) else Order(len(rows), seed))
@@ -156,14 +156,14 @@ class RunData:
             raise DataError(f"{what}: the pipeline of samples reads no {what}; name another with data.sample_pipeline")
         return self._sources
 
-    def read_prompts(self, source: Any, what: str) -> list[Prompt]:
+    def read_prompts(self, source: object, what: str) -> list[Prompt]:
         """Tokenise prompts of any form for the model; errors call them `what`."""
         learner: Any = self._models.prompted
         longest = learner.max_prompt_length if self._models.has_policy else learner.max_length
         limit = longest + 1 if longest else 0
         return self._build_prompts(source, learner.tokenizer, self.options, max_length=limit, what=what)
 
-    def _read_whole(self, source: Any, what: str) -> Sequence[Any]:
+    def _read_whole(self, source: object, what: str) -> Sequence[object]:
         rows = self._read_samples(source, what)
         counts = count_truncated(rows)
         if not all(isinstance(row, Sample) for row in rows):
@@ -171,7 +171,7 @@ class RunData:
         warn_of_counts(counts, what, read=len(rows))
         return rows
 
-    def _read_samples(self, source: Any, what: str) -> Sequence[Any]:
+    def _read_samples(self, source: object, what: str) -> Sequence[object]:
         learner: Any = self._models.learner
         limit = learner.max_length
         rows = self._build_samples(source, learner.tokenizer, self.options, max_length=limit, what=what)

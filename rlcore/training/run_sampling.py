@@ -179,7 +179,7 @@ class Sampling:
         self.rollouts.add(prompts, batch, scored)
         return scored
 
-    def score_outputs(self, prompts: Sequence[Prompt], outputs: Mapping[str, Any], *, where: str = "") -> Scored:
+    def score_outputs(self, prompts: Sequence[Prompt], outputs: Mapping[str, object], *, where: str = "") -> Scored:
         """Score outputs that are no text with the reward functions.
 
         Args:

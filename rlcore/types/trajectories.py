@@ -228,7 +228,7 @@ def to_device(array: Tensor, device: torch.device | str) -> Tensor:
     return array.to(device)
 
 
-def tensor_on(device: torch.device | str, numbers: Sequence[Any], dtype: torch.dtype = torch.long) -> Tensor:
+def tensor_on(device: torch.device | str, numbers: Sequence[object], dtype: torch.dtype = torch.long) -> Tensor:
     """Return a tensor of numbers, or of rows of them, on `device`, without blocking as `torch.tensor(...)` does."""
     return to_device(torch.tensor(numbers, dtype=dtype), device)
 
@@ -392,7 +392,7 @@ def sequences_of(row: Any) -> list[Sample]:
     return [sample for value in values if has_samples(value) for sample in sequences_of(value)]
 
 
-def has_samples(value: Any) -> bool:
+def has_samples(value: object) -> bool:
     """Return whether a value is a `Sample`, or a tuple or list of samples."""
     return isinstance(value[0] if isinstance(value, tuple | list) and value else value, Sample)
 

@@ -25,18 +25,18 @@ def register_services(register: RegisterServices) -> None:
 
 
 @hookimpl
-def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
+def wrap_component(component: Component[object], config: TrainConfig | None) -> Callable[[Any], object] | None:
     """Wrap the sampler and the trainer of a run with `run.asynchronous`."""
     if config is None or not config.run.asynchronous or component.kind not in ("samplers", "trainers"):
         return None
 
-    def wrap_sampler(sampler: Any) -> Any:
+    def wrap_sampler(sampler: object) -> object:
         from rlcore_engines.asynchronous.sampler import AheadSampler
 
         wrapped = _samplers[id(config)] = AheadSampler(sampler, component.name, config)
         return wrapped
 
-    def wrap_trainer(trainer: Any) -> Any:
+    def wrap_trainer(trainer: object) -> object:
         from rlcore_engines.asynchronous.sampler import AheadTrainer
 
         sampler = _samplers.get(id(config))

@@ -74,7 +74,7 @@ class AsynchronousSampler(Protocol):
         """
         ...
 
-    def collect(self, handle: Any) -> Trajectories:
+    def collect(self, handle: object) -> Trajectories:
         """Wait for what was submitted and return its rows, as a plain call with the same arguments would have.
 
         Called once for each handle, unless it raised: one that was collected before is an `RLCoreError`. What is

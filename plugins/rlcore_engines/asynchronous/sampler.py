@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from rlcore.profiling import phase
 from rlcore.protocols import Policy, SamplerTraits, TrainerTraits
 from rlcore.sampling import takes
 from rlcore.settings import SamplingConfig, TrainConfig
-from rlcore.types import Metrics, Prompt, Trajectories
+from rlcore.types import Metrics, Prompt, Row, State, Trajectories
 from rlcore_engines.asynchronous.protocols import AsynchronousSampler, ForeseeingTrainer
 from rlcore_engines.asynchronous.threads import ThreadedSampler
 
@@ -76,7 +76,7 @@ class Restored:
         records: what `Ahead.record` returned on every process.
     """
 
-    def __init__(self, records: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, records: Sequence[Row] = ()) -> None:
         self._whole: dict[Key, Ahead] = {}
         self._rows: dict[tuple[tuple[int, ...], int], tuple[Trajectories, int]] = {}
         for record in records:
@@ -224,7 +224,7 @@ class AheadSampler:
         for each in self._ahead:
             self._wait(each)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the rounds that were submitted, of all processes, once their rows have arrived; collective."""
         records = []
         for each in self._ahead:
@@ -237,7 +237,7 @@ class AheadSampler:
                 )
         return {"rounds": self.run.ranks.gather(records)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the rounds that `state_dict` returned."""
         self._ahead, self._restored = [], Restored(state["rounds"])
 
@@ -268,7 +268,7 @@ class AheadSampler:
             handle = self._engine.submit(policy, prompts, self.run.config.gen, **options)
         return Ahead(key, self.run.step, partial(self._collect, handle))
 
-    def _collect(self, handle: Any) -> Trajectories:
+    def _collect(self, handle: object) -> Trajectories:
         return self._in_steps(self._engine.collect(handle))
 
     def _in_steps(self, rows: Trajectories) -> Trajectories:
@@ -365,12 +365,12 @@ class AheadTrainer:
         left: int = self._run.total_steps - self._run.step
         return max(1, min(reach, left))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the trainer's state and the rounds that were submitted; waits for them."""
         state = self.__wrapped__.state_dict()
         return {**state, KEY: self._sampler.state_dict()} if isinstance(state, dict) else state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned, or one of a run that was not asynchronous."""
         state = dict(state)
         rounds = state.pop(KEY, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -34,13 +33,13 @@ class ThreadedSampler:
         self._calling = threading.Lock()
         self._pool, self._open = Pool(), WeakSet[Future[Trajectories]]()
 
-    def __call__(self, *given: Any, **options: Any) -> Trajectories:
+    def __call__(self, *given: object, **options: object) -> Trajectories:
         """Call the sampler on this thread."""
         with self._calling:
             return self._sampler(*given, **options)
 
     def submit(
-        self, policy: Policy, prompts: Sequence[Prompt], sampling: SamplingConfig, **options: Any
+        self, policy: Policy, prompts: Sequence[Prompt], sampling: SamplingConfig, **options: object
     ) -> Future[Trajectories]:
         """Copy the weights, and call the sampler with them once the calls before have ended.
 

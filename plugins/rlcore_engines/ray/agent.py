@@ -171,7 +171,7 @@ class Agent:
 
     def _error(self) -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = json.loads((self._folder / "error.json").read_text(encoding="utf-8"))
+            found: Mapping[str, object] = json.loads((self._folder / "error.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rlcore.config import config, option, structure
 
@@ -40,12 +39,12 @@ class ClusterConfig:
     )  # fmt: skip
 
 
-def is_ray(cluster: Any) -> bool:
+def is_ray(cluster: object) -> bool:
     """Return whether `run.cluster` names Ray."""
     return (cluster.get("name") if isinstance(cluster, Mapping) else cluster) == NAME
 
 
-def read_cluster(cluster: Any, where: str) -> ClusterConfig:
+def read_cluster(cluster: object, where: str) -> ClusterConfig:
     """Return the options of `run.cluster`, which is a name, or a mapping with a name and options.
 
     Raises:

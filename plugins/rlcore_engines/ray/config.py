@@ -15,6 +15,7 @@ import attrs
 from rlcore.config import config, option, structure
 from rlcore.errors import ConfigError
 from rlcore.plugins.registry import registries
+from rlcore.types import Options
 from rlcore_transformers.sampling.token_options import TokenOptions
 
 PATH = "sampler.engine"
@@ -27,7 +28,7 @@ REFUSED = {
 """Options of samplers that actors cannot follow, and why."""
 
 
-def check_engine(values: Mapping[str, Any], reshaping: tuple[str, ...]) -> None:
+def check_engine(values: Mapping[str, object], reshaping: tuple[str, ...]) -> None:
     """Check the entry `engine`.
 
     Args:
@@ -49,7 +50,7 @@ def check_engine(values: Mapping[str, Any], reshaping: tuple[str, ...]) -> None:
         )
 
 
-def build_engine(values: Mapping[str, Any]) -> Any:
+def build_engine(values: Options) -> Any:
     """Return the sampler that `engine` names, with its options.
 
     Raises:
@@ -61,7 +62,7 @@ def build_engine(values: Mapping[str, Any]) -> Any:
     return target if options is None else target(options)
 
 
-def engine_options(values: Mapping[str, Any]) -> Any:
+def engine_options(values: Options) -> object:
     """Return the options of the sampler that `engine` names; None if it has none.
 
     Raises:
@@ -127,11 +128,11 @@ class RayConfig(TokenOptions):
 
         Weights that train reach Ray's store once in a round, from which actors read them.
         """
-        own: dict[str, Any] = {
+        own: dict[str, object] = {
             "engines": self.num_actors, "devices": math.ceil(self.num_gpus), "sends": "trained",
         }  # fmt: skip
         if not self.engine:
             return own
-        declared: Mapping[str, Any] = getattr(engine_options(self.engine), "serving", dict)()
+        declared: Mapping[str, object] = getattr(engine_options(self.engine), "serving", dict)()
         taken = {name: declared[name] for name in ("dtype", "utilisation") if name in declared}
         return {**own, **taken, "host_copy": True}

@@ -114,7 +114,7 @@ class SharedCall(Generic[T]):
         if not self._running and not self.returning:
             raise RayError(f"all {len(self.workers)} actors have died more often than sampler.restarts allows")
 
-    def _lose(self, reference: Any, reason: str) -> None:
+    def _lose(self, reference: object, reason: str) -> None:
         """Let a part be sampled again, and its actor be used again once Ray has replaced it."""
         asked = self._running.pop(reference)
         log.warning("an actor is lost; its prompts are sampled again", actor=asked.worker, reason=reason)
@@ -136,7 +136,7 @@ class SharedCall(Generic[T]):
             self._lose(reference, f"no answer in sampler.timeout_s = {self.timeout_s:g} seconds")
 
 
-def _result(reference: Any) -> tuple[Any, Exception | None]:
+def _result(reference: Any) -> tuple[object, Exception | None]:
     """Return an answer, or why an actor is lost.
 
     Raises:
@@ -209,9 +209,9 @@ class Crew:
     def _name(self, what: object) -> str:
         return f"sampler-{self._token}-{what}"
 
-    def _start_worker(self, index: int) -> Any:
+    def _start_worker(self, index: int) -> object:
         config, actor = self.config, cast("Any", ray.remote(SamplingActor))
-        place: Mapping[str, Any] = {"scheduling_strategy": "SPREAD"} if config.placement == "spread" else {}
+        place: Mapping[str, object] = {"scheduling_strategy": "SPREAD"} if config.placement == "spread" else {}
         options = actor.options(
             name=self._name(index), namespace=cluster.NAMESPACE, num_cpus=config.num_cpus, num_gpus=config.num_gpus,
             resources=dict(config.resources), max_restarts=config.restarts, **place,
@@ -287,7 +287,7 @@ class Crew:
         config = self.config
         return _room({"CPU": config.num_cpus, "GPU": config.num_gpus, **config.resources})
 
-    def dispatch(self, parts: Sequence[T], ask: Callable[[Any, T], Any]) -> SharedCall[T]:
+    def dispatch(self, parts: Sequence[T], ask: Callable[[Any, T], object]) -> SharedCall[T]:
         """Return what deals the parts of a round to the actors."""
         return SharedCall(self.workers, parts, ask, self.config.timeout_s, self.returning, self.lost)
 

@@ -64,7 +64,7 @@ PATIENCE_S = 10.0
 """After how long a command reports that it waits for room."""
 
 
-def reserve(launch: Launch, presses: Presses) -> Any:
+def reserve(launch: Launch, presses: Presses) -> object:
     """Return the places that the ranks hold, once the cluster has room.
 
     Raises:
@@ -105,7 +105,7 @@ def reserve(launch: Launch, presses: Presses) -> Any:
     return group
 
 
-def release(group: Any) -> None:
+def release(group: object) -> None:
     """Give the places of the ranks back, unless the cluster has ended, as with the sweep that started it."""
     with contextlib.suppress(Exception):  # it ends just now
         if cluster.is_reachable():
@@ -260,7 +260,7 @@ class _Start:
             if self._failed_at is not None and time.monotonic() > self._failed_at + self.launch.end_timeout_s:
                 self._kill()
 
-    def _listen(self, rank: int) -> Any:
+    def _listen(self, rank: int) -> object:
         return self.agents[rank].listen.remote(LISTEN_S)
 
     def _take(self, rank: int, reference: Any) -> End | None:

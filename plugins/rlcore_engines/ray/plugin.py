@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlcore import hookimpl
 from rlcore.hookspecs import Register, RegisterServices, Services
@@ -38,7 +38,7 @@ def register_services(register: RegisterServices) -> None:
     register(Services(processes=_find_processes), options=["run.cluster"])
 
 
-def _find_processes(cluster: Any) -> Processes | None:
+def _find_processes(cluster: object) -> Processes | None:
     if not cluster:
         return None
     from rlcore_engines.ray.cluster_config import is_ray

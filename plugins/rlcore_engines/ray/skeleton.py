@@ -50,7 +50,7 @@ def equals(array: Array, tensor: Tensor) -> bool:
 class _Writer(cloudpickle.Pickler):
     """Pickles a policy; tensors of its module are named, those of its reference and what trains are left out."""
 
-    def __init__(self, file: Any, policy: Policy) -> None:
+    def __init__(self, file: object, policy: Policy) -> None:
         super().__init__(file)  # type: ignore[no-untyped-call]  # of Ray's copy of cloudpickle
         module = policy.module
         frozen = policy.frozen_parameters() if isinstance(policy, Divisible) else {}
@@ -58,7 +58,7 @@ class _Writer(cloudpickle.Pickler):
         self._frozen = {id(each) for each in frozen.values()}
         self._own = {id(each) for each in module.modules()}
 
-    def persistent_id(self, item: Any) -> Any:
+    def persistent_id(self, item: object) -> object:
         """Return what stands for a tensor or for an object of training; None for all others."""
         if isinstance(item, Tensor):
             name = self._named.get(id(item))
@@ -79,7 +79,7 @@ class _Reader(pickle.Unpickler):
         super().__init__(file)
         self.tensors: dict[str, Tensor] = {}
 
-    def persistent_load(self, found: Any) -> Any:
+    def persistent_load(self, found: Any) -> object:
         """Return an empty tensor for a named one, always the same for a name, and None for what was left out."""
         if found == ABSENT:
             return _Nothing()

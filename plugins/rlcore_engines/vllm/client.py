@@ -50,7 +50,7 @@ class VLLMServer:
     def __str__(self) -> str:
         return self.url
 
-    def _call(self, method: str, path: str, body: Any = None, *, timeout_s: float | None = None) -> Reply:
+    def _call(self, method: str, path: str, body: object = None, *, timeout_s: float | None = None) -> Reply:
         """Send a request on a connection of its own.
 
         Raises:
@@ -157,11 +157,11 @@ class VLLMServer:
         """Return the number of its processes that hold weights, or parts of them."""
         return int(self._read("/get_world_size")["world_size"])
 
-    def init_transfer(self, info: Mapping[str, Any]) -> Reply:
+    def init_transfer(self, info: Mapping[str, object]) -> Reply:
         """Prepare its workers for new weights; `info` has the fields of `engine_worker.Init`."""
         return self._step("/init_weight_transfer_engine", {"init_info": info})
 
-    def update(self, info: Mapping[str, Any]) -> Reply:
+    def update(self, info: Mapping[str, object]) -> Reply:
         """Let its workers receive new weights; `info` has the fields of `engine_worker.Update`."""
         return self._step("/update_weights", {"update_info": info})
 
@@ -222,7 +222,7 @@ class VLLMServer:
         """Return whether it sleeps."""
         return bool(self._read("/is_sleeping")["is_sleeping"])
 
-    def _step(self, path: str, body: Any, *, what: str = "new weights could not be loaded") -> Reply:
+    def _step(self, path: str, body: object, *, what: str = "new weights could not be loaded") -> Reply:
         return self._check_step(self._call("POST", path, body), path, what=what)
 
     def _check_step(self, found: Reply, path: str, *, what: str = "new weights could not be loaded") -> Reply:

@@ -21,7 +21,7 @@ PARALLEL = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp
 """Arguments of `vllm serve` whose product is the number of its devices."""
 
 
-def serving_of(config: VLLMConfig) -> Mapping[str, Any]:
+def serving_of(config: VLLMConfig) -> Mapping[str, object]:
     """Return attributes of `rlcore_tools.plan.serving.Serving`.
 
     Process 0 writes the weights to files of 256 MB, which each server reads, or sends them in buffers of that size
@@ -31,7 +31,7 @@ def serving_of(config: VLLMConfig) -> Mapping[str, Any]:
     from rlcore_engines.vllm.weight_check import CHECKED_TOKENS
     from rlcore_engines.vllm.weights import PIECE
 
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "reads": "stream", "engines": len(config.urls) or 1, "chunk": PIECE, "checked": 2 * config.check_rows,
         "checked_tokens": CHECKED_TOKENS, "sleeps": config.sleep,
         "keeps": config.transfer == "broadcast", "sends": "trained" if config.lora == "adapter" else "weights",

@@ -69,7 +69,7 @@ class Reply:
 
     def describe(self) -> str:
         """Return the status, and the message of an error if there is one."""
-        message: Any = self.text
+        message: object = self.text
         with contextlib.suppress(ValueError):
             message = json.loads(self.text)
             for name in ("error", "message", "detail"):
@@ -117,7 +117,7 @@ class Connection:
         self._url, self._prefix, self._headers = url, parts.path, dict(headers)
         self._is_aborted = False
 
-    def request(self, method: str, path: str, body: Any = None, *, timeout_s: float) -> Reply:
+    def request(self, method: str, path: str, body: object = None, *, timeout_s: float) -> Reply:
         """Send a request and return the answer, whatever its status.
 
         A connection that the server has closed since the last request is opened again, once.
@@ -143,7 +143,7 @@ class Connection:
                 ) from error
             raise ServerUnavailable(f"{self._url}: {path}: {type(error).__name__}: {error}") from error
 
-    def _send(self, method: str, path: str, body: Any, timeout_s: float) -> Reply:
+    def _send(self, method: str, path: str, body: object, timeout_s: float) -> Reply:
         until = time.monotonic() + timeout_s
         if self._http.sock is None:
             self._http.timeout = CONNECT_S
@@ -203,7 +203,7 @@ class Connections:
         self._url, self._headers, self._is_aborted = url, headers, False
         self._free, self._all = list[Connection](), list[Connection]()
 
-    def request(self, method: str, path: str, body: Any = None, *, timeout_s: float) -> Reply:
+    def request(self, method: str, path: str, body: object = None, *, timeout_s: float) -> Reply:
         """Send a request on a free connection, and return the answer as `Connection.request` does."""
         try:
             connection = self._free.pop()

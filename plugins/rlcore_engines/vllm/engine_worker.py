@@ -166,7 +166,7 @@ class Engine(WeightTransferEngine[Init, Update]):  # type: ignore[misc]  # the s
 
 def register() -> None:
     """Register the engine; once, since vLLM imports the module in several ways."""
-    registry: dict[str, Any] = WeightTransferEngineFactory._registry  # noqa: SLF001  it has no way to ask
+    registry: dict[str, object] = WeightTransferEngineFactory._registry  # noqa: SLF001  it has no way to ask
     if BACKEND not in registry:
         WeightTransferEngineFactory.register_engine(BACKEND, Engine)
 

@@ -397,7 +397,7 @@ class Fleet:
                     f"its new tokens has {longest}; start it with a longer one, or lower gen.max_new_tokens"
                 )
 
-    def tolerance(self, policy: Any, *, is_full_precision: bool) -> float:
+    def tolerance(self, policy: object, *, is_full_precision: bool) -> float:
         """Return the largest difference of log-probs between a server and the policy."""
         if self.config.tolerance is not None:
             return self.config.tolerance

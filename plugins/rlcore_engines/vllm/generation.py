@@ -65,7 +65,7 @@ class Completion:
         }  # fmt: skip
         if self.seed is not None:
             parameters["seed"] = self.seed
-        body: dict[str, Any] = {"token_ids": list(self.prompt), "sampling_params": parameters}
+        body: dict[str, object] = {"token_ids": list(self.prompt), "sampling_params": parameters}
         return body if self.model is None else {**body, "model": self.model}
 
 
@@ -92,7 +92,7 @@ class OldWeights(ServerUnavailable):
     """A completion that was generated with other weights than the expected ones."""
 
 
-def read_answer(answer: Any, asked: Completion, version: str, where: str, *, continues: bool = False) -> Generated:
+def read_answer(answer: object, asked: Completion, version: str, where: str, *, continues: bool = False) -> Generated:
     """Return the completion in an answer.
 
     Args:
@@ -125,7 +125,7 @@ def read_answer(answer: Any, asked: Completion, version: str, where: str, *, con
     return Generated(tuple(tokens), tuple(_logprob(entry) for entry in content), versions)
 
 
-def _check_tokens(tokens: Sequence[Any], reason: str, asked: Completion, where: str) -> None:
+def _check_tokens(tokens: Sequence[object], reason: str, asked: Completion, where: str) -> None:
     """Check that a completion has the length, and the end, that was asked for."""
     ends_early = reason == "stop" and bool(tokens) and (tokens[-1] in asked.eos or bool(asked.sampling.stop_sequences))
     if not all(type(token) is int and token >= 0 for token in tokens):
@@ -145,7 +145,7 @@ def number_of(version: str) -> tuple[str, int]:
     return policy, int(number) if number.isdigit() else -1
 
 
-def _versions(spans: Any, count: int, version: str, where: str, *, continues: bool) -> tuple[int, ...]:
+def _versions(spans: object, count: int, version: str, where: str, *, continues: bool) -> tuple[int, ...]:
     """Return the policy's version of each token if later ones than `version` may occur; else check that none does."""
     if not isinstance(spans, Sequence) or not spans:
         raise EngineError(
@@ -176,18 +176,18 @@ def _logprob(entry: Mapping[str, Any]) -> float:
     return float(value) if is_number and value is not None else math.nan
 
 
-def _count(choices: Any) -> str:
+def _count(choices: object) -> str:
     return str(len(choices)) if isinstance(choices, Sequence) else "none"
 
 
-def changes_of(options: TokenOptions, tokenizer: Any) -> dict[str, Any]:
+def changes_of(options: TokenOptions, tokenizer: object) -> dict[str, Any]:
     """Return the parameters that state options which are set.
 
     Raises:
         ConfigError: the options name tokens that the tokenizer has not.
     """
     ids = TokenIds.read(options, tokenizer)
-    stated: dict[str, Any] = {
+    stated: dict[str, object] = {
         "min_p": options.min_p, "repetition_penalty": options.repetition_penalty,
         "logit_bias": {str(token): bias for token, bias in ids.bias.items()},
         "allowed_token_ids": None if ids.allowed is None else sorted(ids.allowed),
@@ -275,7 +275,7 @@ class TextRequest:
         """
         sampling = self.sampling
         prompt = self.prompt if isinstance(self.prompt, str) else list(self.prompt)
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "model": model, "prompt": prompt, "max_tokens": self.limit, "temperature": sampling.temperature,
             "top_p": sampling.top_p,
         }  # fmt: skip
@@ -313,7 +313,7 @@ class Text:
     reason: str | int | None = None
 
 
-def read_text(answer: Any, limit: int, where: str, *, has_tokens: bool = False) -> Text:
+def read_text(answer: object, limit: int, where: str, *, has_tokens: bool = False) -> Text:
     """Return the completion in an answer.
 
     Args:
@@ -346,7 +346,7 @@ def read_text(answer: Any, limit: int, where: str, *, has_tokens: bool = False) 
     return Text(text, tokens, finish == "stop", "stop_reason" in choice, reason if is_known else None)
 
 
-def _tokens(choice: Mapping[str, Any], limit: int, where: str) -> tuple[int, ...]:
+def _tokens(choice: Mapping[str, object], limit: int, where: str) -> tuple[int, ...]:
     tokens = choice.get("token_ids")
     if not isinstance(tokens, Sequence) or not all(type(each) is int and each >= 0 for each in tokens):
         raise EngineError(
@@ -357,7 +357,7 @@ def _tokens(choice: Mapping[str, Any], limit: int, where: str) -> tuple[int, ...
     return tuple(tokens)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{str(value)[:200]!r}"
 
 

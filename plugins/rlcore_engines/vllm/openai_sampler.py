@@ -59,7 +59,7 @@ class TextServer:
     def __str__(self) -> str:
         return self.url
 
-    def answers(self, bodies: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Any]]:
+    def answers(self, bodies: Sequence[Mapping[str, object]]) -> Iterator[tuple[int, Any]]:
         """Yield the index and the decoded answer of each request, as they arrive; each once.
 
         Raises:
@@ -72,7 +72,7 @@ class TextServer:
         connections, over = Connections(self.url, self._headers), threading.Event()
         pool, rows = Pool(self.config.concurrency), dict[Future[Any], int]()
 
-        def answer(body: Mapping[str, Any]) -> Any:
+        def answer(body: Mapping[str, object]) -> Any:
             return self._read(self._ask(connections, body, over))
 
         try:
@@ -86,7 +86,7 @@ class TextServer:
             pool.close(PATIENCE_S)
             connections.close()
 
-    def try_once(self, body: Mapping[str, Any]) -> tuple[Any, str]:
+    def try_once(self, body: Mapping[str, object]) -> tuple[object, str]:
         """Return the decoded answer to a request, or None and the reason if its content is refused (status 400 or 422).
 
         Raises:
@@ -99,7 +99,7 @@ class TextServer:
             connections.close()
         return (None, hide_logins(reply.describe())) if reply.status in (400, 422) else (self._read(reply), "")
 
-    def _ask(self, connections: Connections, body: Mapping[str, Any], over: threading.Event) -> Reply:
+    def _ask(self, connections: Connections, body: Mapping[str, object], over: threading.Event) -> Reply:
         """Return the answer, after as many repetitions as it takes.
 
         Raises:
@@ -244,7 +244,7 @@ class OpenAISampler:
         of_sampler = {name: getattr(self.config, name) for name in OF_SAMPLER if name in self.config.extra}
         return asked.body(self.config.model, self.config.extra) | of_sampler
 
-    def _read(self, answer: Any, limit: int) -> Text:
+    def _read(self, answer: object, limit: int) -> Text:
         return read_text(answer, limit, str(self._server), has_tokens="return_token_ids" in self.config.extra)
 
     def __call__(
@@ -324,7 +324,7 @@ class OpenAISampler:
             "neither", model=self.config.model, server=self.config.url,
         )  # fmt: skip
 
-    def _warn_once(self, event: str, **fields: Any) -> None:
+    def _warn_once(self, event: str, **fields: object) -> None:
         if event not in self._logged:
             self._logged.add(event)
             log.warning(event, **fields)

@@ -102,7 +102,7 @@ def completions_of(
     seeds: Sequence[int | None],
     sampling: SamplingConfig,
     model: str | None,
-    changes: Mapping[str, Any] = MappingProxyType({}),
+    changes: Mapping[str, object] = MappingProxyType({}),
 ) -> list[Completion]:
     """Return the requests for one continuation of each prompt.
 
@@ -149,7 +149,7 @@ def trajectories_of(
     prompts: Sequence[Prompt],
     rows: Sequence[tuple[Generated, bool]],
     sampling: SamplingConfig,
-    changes: Mapping[str, Any] = MappingProxyType({}),
+    changes: Mapping[str, object] = MappingProxyType({}),
 ) -> Trajectories:
     """Return prompts and their completions, each with whether it has ended, on the policy's device.
 

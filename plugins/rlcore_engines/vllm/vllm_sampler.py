@@ -310,7 +310,7 @@ class VLLMSampler:
             self._fleet.rest()
             run.ranks.wait()
 
-    def on_evaluate(self, run: Any) -> None:
+    def on_evaluate(self, run: object) -> None:
         """Let servers sleep again that an evaluation woke."""
         self.on_rollout(run)
 

@@ -47,7 +47,7 @@ def discrete_actions(space: Space[Any], words: Sequence[str], where: str) -> Cal
         longest_first = [r"-?\d+"]
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
 
-    def act(text: str, _env: Any) -> int | None:
+    def act(text: str, _env: object) -> int | None:
         found = pattern.findall(text.lower())
         return numbers.get(found[-1]) if found else None
 
@@ -93,7 +93,7 @@ class GymnasiumGame:
         threshold = self._factory.config.success_return
         return info if threshold is None else {**info, "success": self._return >= threshold}
 
-    def _text(self, observation: Any) -> str:
+    def _text(self, observation: object) -> str:
         text = self._factory.observe(observation, self._env)
         if not isinstance(text, str):
             raise TypeError(f"{WHERE}.observe returned {text!r:.80} ({type(text).__name__}), not a text")

@@ -8,7 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlcore.types import Options, Row
 
 MISSING = (
     "the package 'openenv' is not installed in this Python ({python}): run pip install openenv, or name a Python that "
@@ -23,7 +26,7 @@ class OpenEnv:
         options: those of `rlcore_environments.openenv.config.OpenEnvConfig`, as plain values.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         self.options, self.max_turns = dict(options), int(options["max_turns"])
 
     def make(self) -> ServerSession:
@@ -54,7 +57,7 @@ class ServerSession:
         options: those of the factory.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         try:
             from openenv.core import GenericEnvClient
         except ImportError as error:
@@ -68,7 +71,7 @@ class ServerSession:
             connect_timeout_s=options["connect_timeout_s"], message_timeout_s=options["message_timeout_s"],
         )  # fmt: skip
 
-    async def reset(self, row: Mapping[str, Any], *, seed: int) -> str:
+    async def reset(self, row: Row, *, seed: int) -> str:
         """Return the rules and the first observation; the row's `reset` has further arguments for the server."""
         await self._client.connect()
         self._socket = self._client._ws  # noqa: SLF001  a client that reconnects has lost its session
@@ -127,5 +130,5 @@ def _load(reference: str | None) -> Callable[[Any], Any] | None:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     module, _, name = reference.partition(":")
-    function: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+    function: Callable[[Any], object] = getattr(importlib.import_module(module), name)
     return function

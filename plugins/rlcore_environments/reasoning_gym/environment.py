@@ -17,6 +17,7 @@ from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 from rlcore.config import evolve
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
+from rlcore.types import Row
 from rlcore_environments.openings import SeedFactory, near_names, seeds_of
 from rlcore_environments.reasoning_gym.config import FamilyOptions, ReasoningGymConfig
 
@@ -25,7 +26,7 @@ LARGEST_SEED = 2**32
 """The library takes seeds below this number."""
 
 
-def make_dataset(name: str, level: int | None, options: Mapping[str, Any], seed: int) -> Any:
+def make_dataset(name: str, level: int | None, options: Mapping[str, object], seed: int) -> Any:
     """Return the library's dataset of one question, its number 0.
 
     Args:
@@ -94,7 +95,7 @@ class Questions:
         self._factory, self._left = factory, 0
         self._scores: list[float] = []
 
-    def reset(self, row: Mapping[str, Any], *, seed: int) -> str:
+    def reset(self, row: Row, *, seed: int) -> str:
         """Return the first question; a row may name its `family` and `level`, else both are drawn with the seed."""
         named = {key: row[key] for key in ("family", "level") if row.get(key) is not None}
         if named.get("family", "") not in ("", *self._factory.families):
@@ -181,7 +182,7 @@ class ReasoningGym(SeedFactory):
             for row in rows for index in range(self.config.questions) for level in self._levels(row, index)
         )  # fmt: skip
 
-    def _levels(self, row: Mapping[str, Any], index: int) -> Iterable[int | None]:
+    def _levels(self, row: Row, index: int) -> Iterable[int | None]:
         levels, level = self.families[row["family"]].level, row["level"]
         if not isinstance(levels, tuple):
             return [level]
@@ -194,7 +195,7 @@ class ReasoningGym(SeedFactory):
         level = self.families[family].level
         return {"seed": seed, "family": family, "level": draw.randint(*level) if isinstance(level, tuple) else level}
 
-    def question(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    def question(self, row: Row) -> tuple[dict[str, Any], Any]:
         """Return the question of a row, and the library's dataset that scores answers to it."""
         options = self.families[row["family"]].options
         dataset = make_dataset(row["family"], row["level"], options, row["seed"])

@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlcore.types import Options, Row
 
 MISSING = (
     "the package 'verifiers' is not installed in this Python ({python}): run pip install 'verifiers>=0.4,<0.5', or "
@@ -17,7 +20,7 @@ MISSING = (
 )
 
 
-def load_tasks(options: Mapping[str, Any]) -> Any:
+def load_tasks(options: Options) -> Any:
     """Return a taskset, which is iterated over its tasks.
 
     Args:
@@ -91,7 +94,7 @@ class Verifiers:
         self._taskset: Any = None
         self._unread: Iterator[Any] = iter(())
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.options,)
 
     def make(self) -> TaskAnswer:
@@ -119,7 +122,7 @@ class Verifiers:
                 raise ValueError("every task to train on has the prompt of one to evaluate on; lower eval_rows")
         return [{"task": each.data.idx, "key": each.key} for each in (rest if split == "train" else held_out)] or None
 
-    def task(self, row: Mapping[str, Any]) -> Any:
+    def task(self, row: Row) -> Any:
         """Return the task with the row's `key`, or else with its index, wherever the taskset has it.
 
         Raises:

@@ -152,7 +152,7 @@ class JudgedRun:
 
     def option(self, path: str) -> Any:
         """Return an option of the configuration, by its path, such as `trainer.optimizer.lr`."""
-        inner: Any = self.config
+        inner: object = self.config
         for part in path.split("."):
             inner = inner.get(part) if isinstance(inner, Mapping) else None
         return inner

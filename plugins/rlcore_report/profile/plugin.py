@@ -25,7 +25,7 @@ def register_services(register: RegisterServices) -> None:
 
 
 @hookimpl
-def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
+def wrap_component(component: Component[object], config: TrainConfig | None) -> Callable[[Any], object] | None:
     """Wrap the policy of a profiled run in `TimedPolicy`."""
     if component.kind != "architectures" or config is None or not config.run.profile:
         return None

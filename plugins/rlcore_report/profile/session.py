@@ -267,10 +267,10 @@ class TimedPolicy:
 
     __slots__ = ("__wrapped__",)
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: object) -> None:
         object.__setattr__(self, "__wrapped__", policy)
 
-    def score(self, batch: Trajectories, **options: Any) -> PolicyOutputs:
+    def score(self, batch: Trajectories, **options: object) -> PolicyOutputs:
         """Return the policy's outputs for `batch`."""
         has_gradients = torch.is_grad_enabled()
         with phase("update" if has_gradients else "score"):
@@ -279,7 +279,7 @@ class TimedPolicy:
                 outputs: PolicyOutputs = self.__wrapped__.score(batch, **options)
         return outputs
 
-    def reference_score(self, batch: Trajectories, **options: Any) -> PolicyOutputs:
+    def reference_score(self, batch: Trajectories, **options: object) -> PolicyOutputs:
         """Return the reference's outputs for `batch`."""
         with phase("score"):
             count_tokens(batch.mask)
@@ -295,7 +295,7 @@ class TimedPolicy:
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self.__wrapped__, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -310,8 +310,8 @@ class TimedPolicy:
     def __copy__(self) -> TimedPolicy:
         return TimedPolicy(copy.copy(self.__wrapped__))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TimedPolicy:
+    def __deepcopy__(self, memo: dict[int, object]) -> TimedPolicy:
         return TimedPolicy(copy.deepcopy(self.__wrapped__, memo))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return TimedPolicy, (self.__wrapped__,)

@@ -9,12 +9,15 @@ import itertools
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import DataError
 from rlcore_rewards.human.judgement import RANK, SCORE, Item, Judgement, mean_scores, read_judgements
+
+if TYPE_CHECKING:
+    from rlcore.types import Row
 
 QUESTION = {SCORE: "score", RANK: "ranking"}
 """The questions of an Argilla dataset: a RatingQuestion `score`, or a RankingQuestion `ranking`."""
@@ -36,7 +39,7 @@ def to_records(judgements: Iterable[Judgement]) -> list[dict[str, Any]]:
 
 def _record(key: str, judgements: Sequence[Judgement]) -> dict[str, Any]:
     item = judgements[0].item
-    fields: dict[str, Any] = {"prompt": item.prompt, **dict(zip(_fields(item), item.outputs, strict=True))}
+    fields: dict[str, object] = {"prompt": item.prompt, **dict(zip(_fields(item), item.outputs, strict=True))}
     if item.messages is not None:
         fields["conversation"] = item.messages
     responses = [
@@ -59,7 +62,7 @@ def _fields(item: Item) -> list[str]:
     return ["completion"] if item.mode == SCORE else [f"completion_{i}" for i in range(1, len(item.outputs) + 1)]
 
 
-def _value(judgement: Judgement) -> Any:
+def _value(judgement: Judgement) -> object:
     if judgement.item.mode == SCORE:
         whole = int(judgement.value)
         return whole if whole == judgement.value else judgement.value
@@ -95,7 +98,7 @@ def read_records(path: Path, *, scale: tuple[float, float, float]) -> list[Judge
     return judgements
 
 
-def _judgements(record: Mapping[str, Any], scale: tuple[float, float, float]) -> list[Judgement]:
+def _judgements(record: Row, scale: tuple[float, float, float]) -> list[Judgement]:
     fields, metadata = record["fields"], record.get("metadata") or {}
     names = sorted((name for name in fields if name.startswith("completion_")), key=lambda name: int(name[11:]))
     mode = RANK if names else SCORE

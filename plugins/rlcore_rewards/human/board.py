@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
@@ -122,7 +122,7 @@ class Board:
                 leases.pop(tab, None)
 
     def judge(
-        self, judgement_id: str, key: str, value: Any, *, who: str, tab: str, seconds: float = 0.0,
+        self, judgement_id: str, key: str, value: object, *, who: str, tab: str, seconds: float = 0.0,
         step: int | None = None,
     ) -> Outcome:  # fmt: skip
         """Keep a judgement, and return when it is on the disk.

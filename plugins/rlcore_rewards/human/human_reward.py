@@ -74,7 +74,7 @@ class HumanReward:
         self,
         prompts: Sequence[str],
         outputs: Sequence[str],
-        messages: Sequence[Sequence[Mapping[str, Any]] | None] | None = None,
+        messages: Sequence[Sequence[Mapping[str, object]] | None] | None = None,
     ) -> list[float | None]:
         """Return the score of each output when all are judged.
 
@@ -107,7 +107,7 @@ class HumanReward:
             groups.setdefault(i if self.config.mode == SCORE else prompt, []).append(i)
         return list(groups.values())
 
-    def _item(self, prompt: str, outputs: tuple[str, ...], turns: list[dict[str, Any]] | None) -> Item:
+    def _item(self, prompt: str, outputs: tuple[str, ...], turns: list[dict[str, object]] | None) -> Item:
         config = self.config
         scale = (config.low, config.high, config.interval) if config.mode == SCORE else ()
         return Item(config.mode, prompt, outputs, turns, scale, 0 if self._run is None else self._run.step + 1)
@@ -192,7 +192,7 @@ def _question(config: HumanConfig) -> str:
     return f"How good is this completion? {config.high:g} is the best score, {config.low:g} the worst."
 
 
-def _before(messages: Sequence[Mapping[str, Any]] | None, output: str) -> list[dict[str, Any]] | None:
+def _before(messages: Sequence[Mapping[str, object]] | None, output: str) -> list[dict[str, Any]] | None:
     """Return a conversation without the answer; an assistant's message that the answer continues stays as it was."""
     if messages is None:
         return None

@@ -15,12 +15,15 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from rlcore.errors import DataError
 from rlcore.safe_text import write
+
+if TYPE_CHECKING:
+    from rlcore.types import Row
 
 SCORE, RANK = "score", "rank"
 TOLERANCE = 1e-6
@@ -62,7 +65,7 @@ class Item:
         text = json.dumps([self.mode, self.prompt, self.outputs, self.scale])
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
-    def scores(self, value: Any) -> tuple[float | None, ...]:
+    def scores(self, value: object) -> tuple[float | None, ...]:
         """Return the scores of the N completions.
 
         Args:
@@ -80,7 +83,7 @@ class Item:
             return (float(value),)
         return rank_scores(value, len(self.outputs))
 
-    def check(self, value: Any) -> None:
+    def check(self, value: object) -> None:
         """Raise DataError if the page does not offer a value, such as a score between two of the scale."""
         (first, *_) = self.scores(value)
         if self.mode == SCORE and first is not None and (interval := self.scale[2]):
@@ -139,7 +142,7 @@ class Judgement:
         return {"id": self.id, "step": self.item.step, "who": self.who, "when": self.when, **own, **item}
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Judgement:
+    def from_row(cls, row: Row) -> Judgement:
         """Read a line of judgements.jsonl.
 
         Raises:
@@ -201,7 +204,7 @@ def append_judgements(folder: Path, judgements: Sequence[Judgement]) -> None:
     append_rows(folder, [each.to_row() for each in judgements])
 
 
-def append_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def append_rows(folder: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Append lines, and return when they are on the disk."""
     path = folder / NAME
     is_new = not path.exists()

@@ -92,13 +92,13 @@ def _parser() -> Any:
     return parser.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, renderer=_formula)
 
 
-def _fence(_renderer: Any, tokens: Any, index: int, _options: Any, _env: Any) -> str:
+def _fence(_renderer: object, tokens: Any, index: int, _options: object, _env: object) -> str:
     """Return fenced code after the words of its first line, such as its language."""
     info = html.escape(tokens[index].info.strip())
     return f"{f'<p><em>{info}</em></p>' if info else ''}<pre><code>{html.escape(tokens[index].content)}</code></pre>\n"
 
 
-def _formula(tex: str, options: dict[str, Any]) -> str:
+def _formula(tex: str, options: dict[str, object]) -> str:
     """Return a formula as MathML, or its source if it cannot be read or would hide or run something."""
     from latex2mathml.converter import convert
 
@@ -131,7 +131,7 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
         question: instructions that the page shows.
     """
 
-    async def next_item(given: dict[str, Any]) -> dict[str, Any]:
+    async def next_item(given: dict[str, object]) -> dict[str, Any]:
         who = _name(given)
         item = board.take(who, _text(given, "tab"))
         waiting = board.num_waiting(who)
@@ -142,7 +142,7 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
             **board.counts,
         }
 
-    async def judge(given: dict[str, Any]) -> dict[str, Any]:
+    async def judge(given: dict[str, object]) -> dict[str, Any]:
         seconds, step = given.get("seconds"), given.get("step")
         outcome = board.judge(
             _text(given, "id"), _text(given, "key"), given.get("value"), who=_name(given), tab=_text(given, "tab"),
@@ -151,11 +151,11 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
         )  # fmt: skip
         return {"outcome": outcome}
 
-    async def take_back(given: dict[str, Any]) -> dict[str, Any]:
+    async def take_back(given: dict[str, object]) -> dict[str, Any]:
         item = board.take_back(_text(given, "id"), who=_name(given), tab=_text(given, "tab"))
         return {"item": None if item is None else _shown(item), **board.counts}
 
-    async def renew(given: dict[str, Any]) -> dict[str, Any]:
+    async def renew(given: dict[str, object]) -> dict[str, Any]:
         board.renew(_text(given, "tab"))
         return {}
 
@@ -242,7 +242,7 @@ def _forms(text: str) -> dict[str, str | None]:
     return {"text": text, "html": render_markdown(text)}
 
 
-def _content(content: Any) -> str:
+def _content(content: object) -> str:
     return content if isinstance(content, str) else json.dumps(content, default=str, ensure_ascii=False)
 
 

@@ -39,7 +39,7 @@ def takes_heads(subject: Subject) -> bool:
     return any(p.name == "heads" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _build(subject: Subject, model: Any) -> Policy:
+def _build(subject: Subject, model: object) -> Policy:
     return build(subject, model, value_head=True, heads=PROBE)
 
 

@@ -186,8 +186,8 @@ def training_step_does_not_change_scores(subject: Subject) -> None:
             require_close(inside.logprobs, outside.logprobs, f"`{what}` inside training_step", advice)
 
 
-def _noting(function: Callable[..., Any], calls: list[str]) -> Callable[..., Any]:
-    def noted(*args: Any, **named: Any) -> Any:
+def _noting(function: Callable[..., object], calls: list[str]) -> Callable[..., Any]:
+    def noted(*args: object, **named: object) -> object:
         calls.append("called")
         return function(*args, **named)
 

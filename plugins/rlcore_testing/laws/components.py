@@ -124,7 +124,7 @@ def the_example_model_is_the_same_in_every_call(subject: Subject) -> None:
 @law(EVERY)
 def the_target_pickles(subject: Subject) -> None:
     """The target can be pickled by reference, so that it can be sent to spawned workers."""
-    target: Any = subject.it.target()
+    target: object = subject.it.target()
     advice = "define it at the top level of an importable module, under its own name"
     require(not _in_main(target), f"its target is defined in __main__; {advice}")
     try:
@@ -260,7 +260,7 @@ def _options(subject: Subject) -> type:
     return found
 
 
-def _through_yaml(values: dict[str, Any]) -> dict[str, Any]:
+def _through_yaml(values: dict[str, object]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
         path = Path(folder) / "options.yaml"
         path.write_text(dump_yaml(values), encoding="utf-8")
@@ -284,6 +284,6 @@ def _is_frozen(cls: type) -> bool:
     return False
 
 
-def _in_main(target: Any) -> bool:
+def _in_main(target: object) -> bool:
     module = getattr(target, "__module__", type(target).__module__)
     return module == "__main__" or (module not in sys.modules and find_spec(module) is None)

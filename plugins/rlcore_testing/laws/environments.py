@@ -19,6 +19,7 @@ from rlcore_testing.law import LawBroken, Subject, law, require
 from rlcore_testing.rig.isolate import as_second_rank, at_another_time, call_in_new_process, threads_left, undisturbed
 
 if TYPE_CHECKING:
+    from rlcore.types import Row
     from rlcore_environments.answers import Factory
 
 ENVIRONMENTS = "environments"
@@ -172,7 +173,7 @@ class _Episode:
         from rlcore.protocols import EnvironmentFactoryTraits
         from rlcore_environments.answers import check_environment
 
-        target: Any = subject.it.target()
+        target: object = subject.it.target()
         row, turns_of = _row(factory, target), EnvironmentFactoryTraits(target).example_turns_of
         stated = EnvironmentFactoryTraits(target).example_turns or TURNS
         turns = stated if turns_of is None else turns_of(dict(row), seed)
@@ -228,7 +229,7 @@ class _Episode:
             pass
         return self.finish()
 
-    def _call(self, call: Callable[[], Any], what: str) -> Any:
+    def _call(self, call: Callable[[], object], what: str) -> Any:
         from rlcore_environments.calls import finished
 
         try:
@@ -239,7 +240,7 @@ class _Episode:
                 "message"
             ) from error
 
-    def _read(self, read: Callable[[], Any]) -> Any:
+    def _read(self, read: Callable[[], object]) -> Any:
         from rlcore_environments.answers import BadAnswer
 
         try:
@@ -248,14 +249,14 @@ class _Episode:
             raise LawBroken(f"with the seed {self._seed}: {error}") from error
 
 
-def _row(factory: Factory, target: Any) -> Mapping[str, Any]:
+def _row(factory: Factory, target: object) -> Row:
     from rlcore.protocols import EnvironmentFactoryTraits
 
     rows = None if factory.own_rows is None else factory.own_rows("train")
     return EnvironmentFactoryTraits(target).example_row if rows is None else next(iter(rows), {})
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a record as it looks after a journey as JSON."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

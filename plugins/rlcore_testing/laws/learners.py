@@ -79,7 +79,7 @@ def moving_moves_everything(subject: Subject) -> None:
     )
 
 
-def _build(subject: Subject, spec: Any = None) -> Learner:
+def _build(subject: Subject, spec: object = None) -> Learner:
     (make,) = examples(subject)
     built: Any = build(subject, make() if spec is None else spec, tokenizer=FOLDERS)
     return built  # type: ignore[no-any-return]

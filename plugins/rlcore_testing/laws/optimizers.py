@@ -149,10 +149,10 @@ def _config(subject: Subject, **changes: Any) -> OptimizerConfig:
     return OptimizerConfig(name=subject.it.qualified, options=dict(subject.options), lr=LR, **changes)
 
 
-def _build(subject: Subject, parameters: Sequence[torch.nn.Parameter], **changes: Any) -> Optimizer:
+def _build(subject: Subject, parameters: Sequence[torch.nn.Parameter], **changes: object) -> Optimizer:
     """Build the optimizer under test as a run does."""
     matrix, vector = parameters
-    groups: list[dict[str, Any]] = [{"params": [matrix]}, {"params": [vector], "weight_decay": 0.0}]
+    groups: list[dict[str, object]] = [{"params": [matrix]}, {"params": [vector], "weight_decay": 0.0}]
     return Optimizers().get(_config(subject, **changes)).build(groups)
 
 

@@ -251,7 +251,7 @@ def _pipeline(subject: Subject) -> Callable[..., Any]:
     return target if config is None else target(config)
 
 
-def _mappings(subject: Subject) -> Sequence[Mapping[str, Any]] | None:
+def _mappings(subject: Subject) -> Sequence[Mapping[str, object]] | None:
     """Return rows that are mappings and that the pipeline accepts, or None if there are none."""
     from rlcore.protocols import PipelineTraits
 
@@ -262,7 +262,7 @@ def _mappings(subject: Subject) -> Sequence[Mapping[str, Any]] | None:
     return None
 
 
-def _sources(rows: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
+def _sources(rows: Sequence[Mapping[str, object]], folder: Path) -> dict[str, Any]:
     """Return files and data sets of rows, by what they are."""
     from datasets import Dataset
 
@@ -273,7 +273,7 @@ def _sources(rows: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
         writer = csv.writer(opened)
         writer.writerow(names)
         writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
-    found: dict[str, Any] = {"a .jsonl file": str(lines), "a .csv file": str(cells)}
+    found: dict[str, object] = {"a .jsonl file": str(lines), "a .csv file": str(cells)}
     try:
         made = Dataset.from_list([{name: row.get(name) for name in names} for row in rows])
     except (ValueError, TypeError):  # rows whose values have no common type in Arrow
@@ -288,11 +288,11 @@ def _write_parquet(rows: Any, path: Path) -> None:
     pq.write_table(rows.data.table, str(path))
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def _tokens(entries: Sequence[Any]) -> list[tuple[Any, ...]]:
+def _tokens(entries: Sequence[object]) -> list[tuple[Any, ...]]:
     """Return the tokens of each sequence, with the mask of those that are chosen."""
     return [(i, tuple(each.tokens), tuple(getattr(each, "action_mask", ()))) for i, each in _sequences(entries)]
 
@@ -316,7 +316,7 @@ def _rows(subject: Subject) -> Sequence[Any]:
     )
 
 
-def _run(subject: Subject, rows: Sequence[Any], *, pad_is_eos: bool = False) -> list[Any]:
+def _run(subject: Subject, rows: Sequence[object], *, pad_is_eos: bool = False) -> list[Any]:
     made = _attempt(subject, rows, pad_is_eos=pad_is_eos)
     if isinstance(made, Exception):
         raise LawBroken(f"{len(rows)} rows that it accepted before raise {describe_error(made)}") from made
@@ -333,7 +333,7 @@ def _attempt(subject: Subject, rows: Sequence[Any], **how: Any) -> list[Any] | E
 
 def _call(
     subject: Subject,
-    rows: Sequence[Any],
+    rows: Sequence[object],
     *,
     max_length: int = MAX_LENGTH,
     what: str = "prompts",
@@ -348,13 +348,13 @@ def _call(
     return list(_pipeline(subject)(rows, tokenizer, data, max_length=max_length, what=what))
 
 
-def _compare(first: Sequence[Any], then: Sequence[Any], when: str, advice: str) -> None:
+def _compare(first: Sequence[object], then: Sequence[object], when: str, advice: str) -> None:
     require(len(first) == len(then), f"there are {len(first)} entries, but {when} {len(then)}; {advice}")
     for i, (one, other) in enumerate(zip(first, then, strict=True)):
         require(_plain(one) == _plain(other), f"entry {i} is {_plain(one)}, but {when} {_plain(other)}; {advice}")
 
 
-def _sequences(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+def _sequences(entries: Sequence[object]) -> Iterator[tuple[int, Any]]:
     """Yield the prompt of each entry, or each of its sequences, with its index."""
     from rlcore.types import Prompt, sequences_of
 
@@ -378,5 +378,5 @@ def _plain(entry: Any) -> Any:
     )
 
 
-def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str:
+def _first_change(was: Sequence[object], now: Sequence[object]) -> str:
     return next((f"{other!r} from {one!r}" for one, other in zip(was, now, strict=False) if one != other), "")

@@ -131,7 +131,7 @@ class _Scripted:
         self._num_calls = 0
 
     def __call__(
-        self, policy: Any, prompts: Sequence[Prompt], sampling: Any, *, generator: Any = None  # noqa: ARG002
+        self, policy: Any, prompts: Sequence[Prompt], sampling: object, *, generator: object = None  # noqa: ARG002
     ) -> Trajectories:  # fmt: skip
         from rlcore.types import Trajectories
 

@@ -84,7 +84,7 @@ def workers_follow_every_update(subject: Subject) -> None:
         _require_fresh(subject, policy, sampler, "after a load")
 
 
-def _require_fresh(subject: Subject, policy: ModelPolicy, sampler: Any, when: str) -> None:
+def _require_fresh(subject: Subject, policy: ModelPolicy, sampler: object, when: str) -> None:
     advice = "give workers the new weights whenever `policy.version` has changed, all of them, tied heads included"
     batch = draw(subject, policy, PROMPTS, sampler=sampler, row_seeds=SEEDS)
     if "logprobs" in batch:

@@ -194,7 +194,7 @@ def moving_moves_everything(subject: Subject) -> None:
         )
 
 
-def _build(subject: Subject, spec: Any, *, tokenizer: Any = None) -> SequenceScorer:
+def _build(subject: Subject, spec: object, *, tokenizer: object = None) -> SequenceScorer:
     built: Any = build(subject, spec, tokenizer=tokenizer)
     return built  # type: ignore[no-any-return]
 

@@ -226,7 +226,7 @@ def a_state_continues_in_a_new_process(subject: Subject) -> None:
     compare(batches, seen, advice, what="the batch taken in a new process")
 
 
-def restore_and_take(name: str, options: Mapping[str, Any], folder: str) -> int:
+def restore_and_take(name: str, options: Mapping[str, object], folder: str) -> int:
     """Restore a store, append the rest, take and save; runs in the process of `a_state_continues_in_a_new_process`."""
     store = make_store(Subject("", (), all_registries().rollout_stores.get(name), options))
     store.load_state_dict(load_state(Path(folder) / "state"))
@@ -250,7 +250,7 @@ def _fill(store: RolloutStore, batches: Sequence[Trajectories]) -> None:
         store.append(batch)
 
 
-def _through_disk(state: Any, folder: Path) -> Any:
+def _through_disk(state: object, folder: Path) -> Any:
     save_state(folder / "state", state)
     return load_state(folder / "state")
 

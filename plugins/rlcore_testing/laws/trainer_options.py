@@ -70,7 +70,7 @@ class Changes:
         Raises:
             LawBroken: the option is ignored, or the run fails with an error that does not name the option.
         """
-        ignored: list[Any] = []
+        ignored: list[object] = []
         for num_steps in (IN_ALL, LONG):
             values, ignored = ignored or self.options[path], []
             for value in values:
@@ -88,7 +88,7 @@ class Changes:
             "counted, and leave what the options set; or refuse the change with a CheckpointError"
         )
 
-    def _outcome(self, path: str, value: Any, num_steps: int) -> str:
+    def _outcome(self, path: str, value: object, num_steps: int) -> str:
         """Return what another value does: differs, refused, ignored, silent, or invalid from the beginning too."""
         control, options = self._control(num_steps), with_option(self.base.options, path, value)
         resumed = attrs.evolve(self._copied(), steps=num_steps, options=options)

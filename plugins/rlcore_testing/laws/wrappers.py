@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import pluggy
@@ -22,6 +22,9 @@ from rlcore.settings import TrainConfig
 from rlcore_testing.law import BASE, DIST, LawBroken, Subject, law, require
 from rlcore_testing.rig.logger_runs import RunStub
 from rlcore_testing.rig.probes import hooks_of, resolve
+
+if TYPE_CHECKING:
+    from rlcore.types import State
 
 CALLED = ("samplers", "rewards", "pipelines", "optimizers", "schedulers")
 """Kinds that build something callable."""
@@ -50,11 +53,11 @@ class ToyTrainer:
     def policy(self) -> None:
         """Return no policy."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return an empty state."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Restore nothing."""
 
 
@@ -86,7 +89,7 @@ def wrappers_keep_the_interface(subject: Subject) -> None:
                     _compare(component, built, layer.wrap)
 
 
-def _compare(component: Component[Any], built: Any, wrap: Callable[[Any], Any] | None) -> None:
+def _compare(component: Component[object], built: object, wrap: Callable[[Any], object] | None) -> None:
     own = dir(built) if not isinstance(built, partial) else vars(built)  # `func` and `args` are of no use to a run
     before, attributes = _parameters(built), [name for name in own if not name.startswith("_")]
     outer = built if wrap is None else wrap(built)
@@ -97,7 +100,7 @@ def _compare(component: Component[Any], built: Any, wrap: Callable[[Any], Any] |
     require(not lacking, f"its wrapper of {component} has no parameter {', '.join(lacking)}; {advice}")
 
 
-def _examples(component: Component[Any], folder: Path) -> Iterator[Any]:
+def _examples(component: Component[Any], folder: Path) -> Iterator[object]:
     """Yield what a component builds, if its options have defaults, and an object of its kind with `close`."""
     target: Any = component.target()
     cls: Any = component.config_class()
@@ -126,18 +129,18 @@ def _examples(component: Component[Any], folder: Path) -> Iterator[Any]:
 class _Closable:
     """A sampler or reward with a method `close`, which a run calls at its end."""
 
-    def __init__(self, call: Callable[..., Any]) -> None:
+    def __init__(self, call: Callable[..., object]) -> None:
         self._call = call
         self.__signature__ = inspect.signature(call)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: object, **named: object) -> Any:
         return self._call(*arguments, **named)
 
     def close(self) -> None:
         """Do nothing."""
 
 
-def _parameters(built: Any) -> list[str]:
+def _parameters(built: object) -> list[str]:
     if not callable(built):
         return []
     try:

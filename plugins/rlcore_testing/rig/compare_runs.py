@@ -78,7 +78,7 @@ def check_close(one: Tiny, other: Tiny, remedy: str, *, but: str = "") -> None:
                 )
 
 
-def difference(one: Any, other: Any, where: str) -> str:
+def difference(one: object, other: object, where: str) -> str:
     """Describe the first difference of two plain values; empty if they are equal. Tuples count as lists."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if one.shape == other.shape and torch.equal(one, other):

@@ -51,7 +51,7 @@ class GradientNoise:
         self._blocks = {weight: "" if found is None else found[0] for weight, found in named.items()}
 
     @torch.no_grad()
-    def add(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def add(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Add noise to the gradients of an optimizer's parameters."""
         trained = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
         largest: dict[str, float] = {}
@@ -68,8 +68,8 @@ class _Doubled(TorchFunctionMode):
     """Replace float32 by float64 in the arguments of every function of torch, and `Tensor.float` by `Tensor.double`."""
 
     def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, function: Callable[..., object], types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> object:
         del types
         if function is Tensor.float:
             return args[0].double()
@@ -77,7 +77,7 @@ class _Doubled(TorchFunctionMode):
         return function(*map(_doubled, args), **given)
 
 
-def _doubled(argument: Any) -> Any:
+def _doubled(argument: object) -> Any:
     return torch.float64 if argument is torch.float32 else argument
 
 

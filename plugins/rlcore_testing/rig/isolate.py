@@ -35,7 +35,7 @@ FILES, ROOT_LOGGER = "the working folder", "the root logger"
 GENERATORS = tuple(f"the global random state of {name}" for name in ("python", "numpy", "torch"))
 
 
-def call_in_new_process(function: str, arguments: Mapping[str, Any], *, what: str) -> Any:
+def call_in_new_process(function: str, arguments: Mapping[str, object], *, what: str) -> Any:
     """Call `module:function(**arguments)` in a new interpreter and return the result; values are passed as JSON.
 
     Args:
@@ -49,13 +49,13 @@ def call_in_new_process(function: str, arguments: Mapping[str, Any], *, what: st
     return _call([sys.executable], function, arguments, what)
 
 
-def call_on_two_ranks(function: str, arguments: Mapping[str, Any], *, what: str) -> Any:
+def call_on_two_ranks(function: str, arguments: Mapping[str, object], *, what: str) -> Any:
     """Call a function as `call_in_new_process` does, on two ranks on the CPU, and return the result of rank 0."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python"]
     return _call([*launcher, sys.executable], function, arguments, what, ACCELERATE_USE_CPU="true")
 
 
-def _call(launcher: list[str], function: str, arguments: Mapping[str, Any], what: str, **environment: str) -> Any:
+def _call(launcher: list[str], function: str, arguments: Mapping[str, object], what: str, **environment: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
         inputs, result = Path(folder) / "arguments.json", Path(folder) / "result.json"
         inputs.write_text(json.dumps(arguments), encoding="utf-8")
@@ -195,10 +195,10 @@ def at_another_time() -> Iterator[None]:
     """
     now, ahead = time.time, AHEAD.total_seconds()
 
-    def of_now(convert: Callable[..., Any]) -> Callable[..., Any]:
+    def of_now(convert: Callable[..., object]) -> Callable[..., object]:
         return lambda seconds=None: convert(now() + ahead if seconds is None else seconds)
 
-    changed: dict[Any, Any] = {
+    changed: dict[Any, object] = {
         now: lambda: now() + ahead,
         time.time_ns: lambda before=time.time_ns: before() + int(ahead) * 10**9,
         **{each: of_now(each) for each in (time.localtime, time.gmtime, time.ctime)},
@@ -224,21 +224,21 @@ def at_another_time() -> Iterator[None]:
             namespace[name] = before
 
 
-def _later(base: Any) -> Any:
+def _later(base: Any) -> object:
     """Return a class that stands for `datetime.datetime` or `datetime.date` while the clock is set ahead."""
 
     class Likewise(type):
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, base)
 
-    def now(_: Any, tz: tzinfo | None = None) -> Any:
+    def now(_: object, tz: tzinfo | None = None) -> Any:
         return base.now(tz) + AHEAD
 
-    def today(_: Any) -> Any:
+    def today(_: object) -> object:
         there = datetime.now() + AHEAD  # noqa: DTZ005  local time, as of the methods that it replaces
         return there if issubclass(base, datetime) else there.date()
 
-    def utcnow(_: Any) -> Any:
+    def utcnow(_: object) -> object:
         return (datetime.now(UTC) + AHEAD).replace(tzinfo=None)
 
     methods = {"now": now, "today": today, "utcnow": utcnow} if hasattr(base, "now") else {"today": today}

@@ -49,7 +49,7 @@ def examples(subject: Subject) -> list[Callable[[], PreTrainedModel]]:
 
 
 @functools.cache
-def checked(make: Callable[[], Any]) -> Callable[[], Any]:
+def checked(make: Callable[[], object]) -> Callable[[], Any]:
     """Return the `example_model` of an architecture, of which every call must return the same weights.
 
     Raises:
@@ -69,7 +69,7 @@ def checked(make: Callable[[], Any]) -> Callable[[], Any]:
     return make
 
 
-def _weights(model: Any) -> dict[str, Tensor]:
+def _weights(model: object) -> dict[str, Tensor]:
     """Return the weights of a module, or of the modules that a pipeline of several has as attributes."""
     parts = {"": model} if isinstance(model, nn.Module) else vars(model)
     return {
@@ -121,7 +121,7 @@ def takes_gpt2(subject: Subject) -> bool:
 
 
 def build(
-    subject: Subject, spec: Any, *, tokenizer: Any = None, changes: dict[str, Any] | None = None, **parts: Any
+    subject: Subject, spec: object, *, tokenizer: object = None, changes: dict[str, Any] | None = None, **parts: object
 ) -> Policy:
     """Build a policy with the architecture under test, always with the same seed.
 

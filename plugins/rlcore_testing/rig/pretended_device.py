@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
 from types import FrameType, TracebackType
@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from rlcore.types import Options
 
 NAME = "pretended"
 REGISTER = "_setup_privateuseone_for_python_backend"
@@ -60,8 +62,8 @@ class PretendedTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch declares a placeholder
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        cls, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> object:
         return compute(func, args, kwargs or {})
 
     def tolist(self) -> Any:
@@ -83,7 +85,7 @@ class PretendedTensor(torch.Tensor):
         copied: Tensor = memo[id(self)]
         return copied
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"{NAME}: {self.held!r}"
 
 
@@ -129,7 +131,7 @@ class PretendedDevice(TorchDispatchMode):
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._patches.close()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         return compute(func, args, kwargs or {})
 
 
@@ -142,19 +144,19 @@ class _Module(backend_registration._DummyBackendModule):
     def is_bf16_supported(self) -> bool:
         return True
 
-    def get_rng_state(self, *_: Any) -> Tensor:
+    def get_rng_state(self, *_: object) -> Tensor:
         return torch.zeros(0, dtype=torch.uint8)
 
-    def set_rng_state(self, *_: Any) -> None:
+    def set_rng_state(self, *_: object) -> None:
         pass
 
-    def max_memory_allocated(self, *_: Any) -> int:
+    def max_memory_allocated(self, *_: object) -> int:
         return 0
 
     def empty_cache(self) -> None:
         pass
 
-    def synchronize(self, *_: Any) -> None:
+    def synchronize(self, *_: object) -> None:
         if active is not None:
             active.count(WAIT)
 
@@ -164,7 +166,7 @@ def _register() -> None:
     getattr(backend_registration, REGISTER)(NAME, _Module())
 
 
-def compute(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def compute(func: Any, args: tuple[Any, ...], options: Options) -> Any:
     """Compute an operation of ATen on the host; what it returns is on the device if it is so on a real one.
 
     Raises:
@@ -203,7 +205,7 @@ def _count(device: PretendedDevice, func: Any, name: str, *, source: bool, targe
         device.counts[LAUNCH, ""] += 1
 
 
-def _refuse_mixtures(name: str, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
+def _refuse_mixtures(name: str, args: tuple[object, ...], tensors: Sequence[Tensor]) -> None:
     """Raise if an operation mixes devices; CUDA accepts numbers (tensors of no dimension) and indices of the host."""
     is_ours = isinstance(args[0], PretendedTensor) if args else True
     judged = [args[0], *args[2:]] if name in BY_INDEX and is_ours else tensors

@@ -134,7 +134,7 @@ def _registered() -> dict[str, list[list[str]]]:
     return found
 
 
-def _named(reference: Any) -> str:
+def _named(reference: object) -> str:
     if reference is None or isinstance(reference, str):
         return str(reference)
     return f"{getattr(reference, '__module__', '?')}:{getattr(reference, '__qualname__', type(reference).__qualname__)}"
@@ -165,7 +165,7 @@ def unpickled() -> dict[str, str]:
     return found
 
 
-def _is_itself(target: Any, component: Component[Any]) -> bool:
+def _is_itself(target: object, component: Component[object]) -> bool:
     """Return whether an unpickled target is the component's own; other objects than classes and functions are new."""
     return not isinstance(target, type | FunctionType) or target is component.target()
 
@@ -208,7 +208,7 @@ def run_help(command: str) -> dict[str, Any]:
     from rlcore.cli import main
 
     printed = io.StringIO()
-    code: Any = None
+    code: object = None
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             code = main([command, "--help"])
@@ -220,7 +220,7 @@ def run_help(command: str) -> dict[str, Any]:
 def resolve(reference: str) -> Any:
     """Return the module, or its attribute, that the value of an entry point names."""
     module, _, attribute = reference.partition(":")
-    found: Any = importlib.import_module(module)
+    found: object = importlib.import_module(module)
     for part in filter(None, attribute.split(".")):
         found = getattr(found, part)
     return found

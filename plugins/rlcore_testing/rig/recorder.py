@@ -108,9 +108,9 @@ class RecordingWatch(Watch):
         If no row has the sequences with the same chosen tokens, it is one with the same tokens. Of equal responses of a
         round, each is returned in turn.
         """
-        found: list[Any] = []
+        found: list[object] = []
         used: Counter[Key] = Counter()
-        places: list[Sequence[Any]] = [self.recorded.samples, *reversed(self.recorded.rounds)]
+        places: list[Sequence[object]] = [self.recorded.samples, *reversed(self.recorded.rounds)]
         while keys:
             exact = ([row for row in rows if _begins(keys, _keys_of(row))] for rows in places)
             alike = ([row for row in rows if _begins(_tokens(keys), _tokens(_keys_of(row)))] for rows in places)
@@ -125,7 +125,7 @@ def record(tiny: Tiny) -> RecordingWatch:
     """Execute the run that `tiny` describes in float64, and record it."""
     made: list[RecordingWatch] = []
 
-    def make(*arguments: Any) -> RecordingWatch:
+    def make(*arguments: object) -> RecordingWatch:
         made.append(RecordingWatch(*arguments))
         return made[0]
 
@@ -147,7 +147,7 @@ def _observed_steps(recorders: Sequence[RecordingWatch]) -> Iterator[None]:
     """Record in the first of `recorders` what each optimizer step in the block learns from."""
     accumulate, skip = Updater.accumulate, Updater.skip
 
-    def observed(updater: Updater, batch: Trajectories | Round, *arguments: Any, **options: Any) -> Any:
+    def observed(updater: Updater, batch: Trajectories | Round, *arguments: Any, **options: Any) -> object:
         recorders[0].give(batch.own if isinstance(batch, Round) else batch)
         return accumulate(updater, batch, *arguments, **options)
 
@@ -187,7 +187,7 @@ def _keys(batch: Trajectories) -> list[Key]:
     ]
 
 
-def _keys_of(row: Any) -> list[Key]:
+def _keys_of(row: object) -> list[Key]:
     sequences: Sequence[Response | Sample] = [row] if isinstance(row, Response) else sequences_of(row)
     return [(tuple(each.tokens), tuple(map(bool, each.action_mask))) for each in sequences]
 
@@ -196,7 +196,7 @@ def _tokens(keys: Sequence[Key]) -> list[tuple[int, ...]]:
     return [tokens for tokens, _ in keys]
 
 
-def _begins(sequences: Sequence[Any], own: Sequence[Any]) -> bool:
+def _begins(sequences: Sequence[object], own: Sequence[object]) -> bool:
     """Return whether `sequences` begin with `own`, which are not none."""
     return bool(own) and list(sequences[: len(own)]) == list(own)
 
@@ -211,9 +211,9 @@ MOST = 3
 """Values of an option that are tried."""
 
 
-def numeric_options(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+def numeric_options(config: object, prefix: str = "") -> Iterator[tuple[str, object, object]]:
     """Yield the dotted path, type and value of every option that is a number, a choice or a pair of numbers."""
-    cls: Any = type(config)
+    cls: object = type(config)
     for name, (field, tp) in fields(cls).items():
         value = getattr(config, field.name)
         if section_class(tp) is not None and value is not None:
@@ -222,16 +222,16 @@ def numeric_options(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, A
             yield f"{prefix}{name}", tp, value
 
 
-def other_values(cls: type, options: Mapping[str, Any], path: str, tp: Any, value: Any) -> list[Any]:
+def other_values(cls: type, options: Mapping[str, object], path: str, tp: object, value: object) -> list[Any]:
     """Return up to MOST other values of the option at `path`, each of which the options class accepts."""
-    found: list[Any] = []
+    found: list[object] = []
     for candidate in _candidates(tp, value):
         if candidate != value and candidate not in found and _is_valid(cls, options, path, candidate):
             found.append(candidate)
     return found[:MOST]
 
 
-def with_option(options: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+def with_option(options: Mapping[str, object], path: str, value: object) -> dict[str, Any]:
     """Return options with the value at a dotted path replaced."""
     first, _, rest = path.partition(".")
     inner = options.get(first)
@@ -239,7 +239,7 @@ def with_option(options: Mapping[str, Any], path: str, value: Any) -> dict[str, 
     return {**options, first: below}
 
 
-def _is_valid(cls: type, options: Mapping[str, Any], path: str, value: Any) -> bool:
+def _is_valid(cls: type, options: Mapping[str, object], path: str, value: object) -> bool:
     try:
         structure(cls, with_option(options, path, value), where="options")
     except ConfigError:
@@ -247,7 +247,7 @@ def _is_valid(cls: type, options: Mapping[str, Any], path: str, value: Any) -> b
     return True
 
 
-def _candidates(tp: Any, value: Any) -> Iterator[Any]:
+def _candidates(tp: object, value: Any) -> Iterator[object]:
     for arm in arms(tp):
         if typing.get_origin(arm) is Literal:
             yield from typing.get_args(arm)

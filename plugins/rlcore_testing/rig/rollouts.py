@@ -199,7 +199,7 @@ class Spoiler:
             owner = next(each for each in module.modules() if any(first is own for own in each.parameters(False)))
             owner.register_forward_hook(self._activation)
 
-    def _activation(self, _module: nn.Module, _inputs: Any, outputs: Any) -> Any:
+    def _activation(self, _module: nn.Module, _inputs: object, outputs: Any) -> Any:
         is_trained = torch.is_grad_enabled() and isinstance(outputs, Tensor)
         return self._spoiled(outputs) if is_trained else outputs
 
@@ -214,12 +214,12 @@ class Spoiler:
             return given | {"rewards": [self.value, *given["rewards"][1:]]}
         return given
 
-    def _reward(self, batch: Sequence[Any]) -> list[float]:
+    def _reward(self, batch: Sequence[object]) -> list[float]:
         self.count += 1
         return [self.value, *(float(i) for i in range(1, len(batch)))]
 
-    def _wrap(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def spoiled(batch: Trajectories, *arguments: Any, **options: Any) -> Any:
+    def _wrap(self, method: Callable[..., object]) -> Callable[..., Any]:
+        def spoiled(batch: Trajectories, *arguments: object, **options: object) -> Any:
             outputs = method(batch, *arguments, **options)
             if isinstance(outputs, Tensor):
                 return self._spoiled(outputs) if self.place == "scores" else outputs

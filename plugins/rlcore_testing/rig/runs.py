@@ -126,7 +126,7 @@ class Tiny:
     noise: int = 0
 
     @classmethod
-    def of(cls, subject: Subject, root: str, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Tiny:
+    def of(cls, subject: Subject, root: str, *, options: Mapping[str, object] | None = None, **changes: Any) -> Tiny:
         """Describe a run of the trainer under test with its needed inputs; `options` replace the subject's."""
         plain = unstructure(subject.options if options is None else options)
         target: Any = subject.it.target()
@@ -197,7 +197,7 @@ def eager_options(subject: Subject) -> dict[str, Any]:
     return _with_optimizer(subject, merge({"optimizer": {"lr": 1e-2}}, subject.options))
 
 
-def _with_optimizer(subject: Subject, changed: dict[str, Any]) -> dict[str, Any]:
+def _with_optimizer(subject: Subject, changed: dict[str, object]) -> dict[str, Any]:
     declared = isinstance(getattr(subject.config(), "optimizer", None), OptimizerConfig)
     return changed if declared else dict(subject.options)
 
@@ -230,7 +230,7 @@ def run(tiny: Tiny, make_watch: Callable[..., Watch] = Watch) -> FinishedRun:
     for part in model.modules() if isinstance(model, nn.Module) else ():
         if isinstance(part, nn.Dropout) and tiny.model in DROPPING:
             part.p = DROPOUT
-    defaults: dict[str, Any] = {
+    defaults: dict[str, object] = {
         "gen": {"max_new_tokens": 6}, "eval": {"at_end": False}, "checkpoint": {"at_end": False}, "loggers": [],
         "model": {"path": model},
     }  # fmt: skip
@@ -284,13 +284,13 @@ def _own_of(tiny: Tiny) -> dict[str, str]:
     return own_choices(registries().trainers.get(tiny.trainer), options_of(tiny))
 
 
-def _architecture_of(tiny: Tiny) -> Any:
+def _architecture_of(tiny: Tiny) -> object:
     """Return the architecture that a run names, or its trainer; None if neither does."""
     named = merge(tiny.config, tiny.sections).get("model", {}).get("architecture") or _own_of(tiny).get("architecture")
     return None if named is None else registries().architectures.get(named).target()
 
 
-def _model_of(tiny: Tiny) -> Any:
+def _model_of(tiny: Tiny) -> object:
     """Return the model of a run: one of MODELS, or the example of an architecture that supports none of them."""
     own = ArchitectureTraits(_architecture_of(tiny)).example_model
     return MODELS[tiny.model]() if own is None else checked(own)()

@@ -48,7 +48,7 @@ def train(
     }
 
 
-def held_out_loss(model_folder: Path, tokenizer: Any) -> float:
+def held_out_loss(model_folder: Path, tokenizer: object) -> float:
     """Return the mean negative log-likelihood of the tokens of other answers, computed without rlcore."""
     import torch
     from transformers import AutoModelForCausalLM

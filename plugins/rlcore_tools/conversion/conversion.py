@@ -72,7 +72,7 @@ class Conversion:
             value = {step: value}
         self.values = merge(self.values, value)
 
-    def put_each(self, options: Mapping[str, Any]) -> None:
+    def put_each(self, options: Mapping[str, object]) -> None:
         """Set options by dotted path."""
         for path, value in options.items():
             self.put(path, value)
@@ -117,7 +117,7 @@ class Conversion:
         if name == "sequence_bias":
             pairs = list(value.items() if isinstance(value, Mapping) else value)
             sequences, path = [ids for ids, _ in pairs], "logit_bias"
-            tokens: list[Any] = [[ids[0], bias] for ids, bias in pairs if len(ids) == 1]
+            tokens: list[object] = [[ids[0], bias] for ids, bias in pairs if len(ids) == 1]
         else:
             sequences, path = [each if name == "bad_words_ids" else [each] for each in value], "forbidden_tokens"
             tokens = [ids[0] for ids in sequences if len(ids) == 1]
@@ -129,15 +129,15 @@ class Conversion:
             already = self.values.get("sampler", {}).get(path, [])
             self.put("sampler", {"name": "default", path: [*already, *tokens]})
 
-    def leave(self, name: str, value: Any, reason: str) -> None:
+    def leave(self, name: str, value: object, reason: str) -> None:
         """Report an option that is not converted."""
         self.left.append(f"{self.names.get(name, name)} = {_shown(name, value)}: {reason}")
 
-    def refuse(self, name: str, value: Any, allowed: str) -> None:
+    def refuse(self, name: str, value: object, allowed: str) -> None:
         """Report a value that neither library accepts."""
         self.refused.append(f"{self.names.get(name, name)} = {_shown(name, value)}: {allowed}")
 
-    def convert(self, synonym: LibraryName | None, name: str, value: Any) -> None:
+    def convert(self, synonym: LibraryName | None, name: str, value: object) -> None:
         """Set the option that replaces `name`, or report why it is not converted; null and unused switches ask nothing.
 
         Args:
@@ -158,7 +158,7 @@ class Conversion:
         elif value not in (False, 0, "", [], {}):
             self.leave(name, value, synonym.how)
 
-    def _convert_to(self, paths: tuple[str, ...], synonym: LibraryName, value: Any) -> None:
+    def _convert_to(self, paths: tuple[str, ...], synonym: LibraryName, value: object) -> None:
         """Set the options of `paths`, or report that the value must be converted by hand."""
         key = str(value).lower() if isinstance(value, bool) or value is None else str(value)
         if key in synonym.values:
@@ -171,7 +171,7 @@ class Conversion:
             reason = f"set {' and '.join(paths)} by hand{f': {synonym.how}' if synonym.how else ''}"
             self.leave(synonym.name, value, reason)
 
-    def check(self, given: Mapping[str, Any], library: str) -> None:
+    def check(self, given: Mapping[str, object], library: str) -> None:
         """Refuse values that are of another type or range than the options here, and report missing inputs.
 
         Args:
@@ -200,7 +200,7 @@ class Conversion:
         if not {"samples", "prompts"} & set(self.values.get("data", {})):
             self.notes.append("data: the file names no samples or prompts")
 
-    def _source(self, line: str, given: Mapping[str, Any], library: str) -> str:
+    def _source(self, line: str, given: Mapping[str, object], library: str) -> str:
         """Return the beginning of the message on an option: the names in the converted file that set it."""
         found = re.match(r"[\w.]+", line)
         steps = found[0].split(".") if found else []
@@ -213,7 +213,7 @@ class Conversion:
                 return "".join(f"{self.names.get(name, name)} = {_shown(name, given[name])}: " for name in names)
         return ""
 
-    def problem_of(self, path: str, value: Any) -> str:
+    def problem_of(self, path: str, value: object) -> str:
         """Return why an option cannot have a value, as a line; nothing if it can."""
         alone = Conversion(self.trainer, self.options)
         alone.put(path, value)
@@ -244,7 +244,7 @@ def one_line(text: str) -> str:
     return visible(text).replace("\n", "\\n")
 
 
-def _shown(name: str, value: Any) -> str:
+def _shown(name: str, value: object) -> str:
     """Return a value for a message: plain text as it is, anything else as Python writes it, secrets hidden."""
     if is_secret(name.rpartition(".")[2]) and value not in (None, "", False):
         return HIDDEN
@@ -253,11 +253,11 @@ def _shown(name: str, value: Any) -> str:
     return shorten(redact(value), LONGEST)
 
 
-def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
+def _without_name(section: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in section.items() if name != "name"}
 
 
-def _compare(text: str, values: Mapping[str, Any]) -> None:
+def _compare(text: str, values: Mapping[str, object]) -> None:
     """Read a configuration as a run would, and compare it with the values that it was written from.
 
     Raises:
@@ -272,7 +272,7 @@ def _compare(text: str, values: Mapping[str, Any]) -> None:
         raise ConfigError(f"{', '.join(names)}: would be read as other values than were written; nothing is saved")
 
 
-def _equal(read: Any, written: Any) -> bool:
+def _equal(read: object, written: object) -> bool:
     """Whether two plain values are equal, of the same types; NaN equals itself, and a tuple is read as a list."""
     if isinstance(written, Mapping):
         return (

@@ -73,12 +73,12 @@ def _table(library: str) -> dict[str, str]:
     return found
 
 
-def library_of(values: Mapping[str, Any]) -> str | None:
+def library_of(values: Mapping[str, object]) -> str | None:
     """Return `axolotl` or `llama_factory` if a file has keys of that library alone."""
     return next((name for name, signs in SIGNS.items() if any(sign in values for sign in signs)), None)
 
 
-def read_recipe(values: Mapping[str, Any], library: str) -> Recipe:
+def read_recipe(values: Mapping[str, object], library: str) -> Recipe:
     """Return TRL's arguments for a recipe.
 
     Raises:
@@ -107,14 +107,14 @@ def read_recipe(values: Mapping[str, Any], library: str) -> Recipe:
     return recipe
 
 
-def _chosen(library: str, name: str, value: Any) -> str:
+def _chosen(library: str, name: str, value: object) -> str:
     known = METHODS[library]
     if value not in known:
         raise ConfigError(f"{name} = {value!r:.60}: must be one of {', '.join(known)}, which have a trainer here")
     return known[value]
 
 
-def _read_axolotl(recipe: Recipe, rest: dict[str, Any]) -> None:
+def _read_axolotl(recipe: Recipe, rest: dict[str, object]) -> None:
     """Take what means something else than one argument of TRL from the rest of an axolotl file."""
     given = recipe.arguments
     if (method := rest.pop("rl", None)) is not None:
@@ -141,7 +141,7 @@ def _read_axolotl(recipe: Recipe, rest: dict[str, Any]) -> None:
             recipe.options[path] = [{"path": source} for source in sources] if len(sources) > 1 else sources[0]
 
 
-def _read_adapter(recipe: Recipe, rest: dict[str, Any]) -> None:
+def _read_adapter(recipe: Recipe, rest: dict[str, object]) -> None:
     given, adapter = recipe.arguments, rest.pop("adapter", None)
     if adapter not in (None, "lora", "qlora"):
         raise ConfigError(f"adapter = {adapter!r:.60}: must be lora, qlora or nothing; model.peft takes others")
@@ -156,7 +156,7 @@ def _read_adapter(recipe: Recipe, rest: dict[str, Any]) -> None:
             given["attn_implementation"] = implementation
 
 
-def _read_tokenizer(recipe: Recipe, rest: dict[str, Any]) -> None:
+def _read_tokenizer(recipe: Recipe, rest: dict[str, object]) -> None:
     template, text = rest.pop("chat_template", None), rest.pop("chat_template_jinja", None)
     if text is not None or template not in (None, "tokenizer_default"):
         recipe.arguments["chat_template"] = template if text is None else text
@@ -172,11 +172,11 @@ def _read_tokenizer(recipe: Recipe, rest: dict[str, Any]) -> None:
         recipe.options["model.tokenizer.extra_special_tokens"] = tokens
 
 
-def _sources(recipe: Recipe, name: str, entries: Any) -> list[Any]:
+def _sources(recipe: Recipe, name: str, entries: object) -> list[Any]:
     """Return the sources of a list of data sets; rows are read by their keys here, whatever their `type` there."""
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise ConfigError(f"{name} = {entries!r:.60}: must be a list of mappings with a path")
-    sources: list[Any] = []
+    sources: list[object] = []
     for i, entry in enumerate(entries):
         path, files, subset = entry.get("path"), entry.get("data_files"), entry.get("name")
         if not isinstance(path, str):
@@ -272,7 +272,9 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     return 0
 
 
-def _conversion(parser: argparse.ArgumentParser, values: dict[str, Any], arguments: argparse.Namespace) -> Conversion:
+def _conversion(
+    parser: argparse.ArgumentParser, values: dict[str, object], arguments: argparse.Namespace
+) -> Conversion:
     """Convert the values of a file as those of the library and the trainer that they, or the command, name."""
     from rlcore.errors import ConfigError
     from rlcore.plugins.registry import all_registries
@@ -340,11 +342,11 @@ def _read(file: Path, repeats: list[str]) -> dict[str, Any]:
             f"{file}: is a script, and arguments are read from a YAML or JSON file. TRL writes one: "
             "pathlib.Path('args.json').write_text(trainer.args.to_json_string())"
         )
-    values: dict[str, Any] = _join_pairs(load_yaml(file, repeats=repeats), file)
+    values: dict[str, object] = _join_pairs(load_yaml(file, repeats=repeats), file)
     return values
 
 
-def _join_pairs(value: Any, file: Path) -> Any:
+def _join_pairs(value: object, file: Path) -> Any:
     """Return a value with its texts joined where JSON escapes a character, such as an emoji, as two surrogates."""
     from rlcore.errors import ConfigError
 

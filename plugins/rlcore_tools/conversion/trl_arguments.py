@@ -68,7 +68,9 @@ YAML_1_1 = {"true": True, "false": False, "yes": True, "no": False, "on": True, 
 """Texts that are switches to TRL's parser, or to the YAML that it reads."""
 
 
-def read_values(arguments: Mapping[str, Any], defaults: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def read_values(
+    arguments: Mapping[str, object], defaults: Mapping[str, object], names: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the arguments with numbers and switches where TRL's parser reads them from texts, such as "5e-7".
 
     Args:
@@ -105,7 +107,7 @@ def _fields() -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(TrainingArguments)}
 
 
-def kinds_of(name: str, default: Any) -> tuple[type, ...]:
+def kinds_of(name: str, default: object) -> tuple[type, ...]:
     """Return the types that an argument may have beside null, widest last; nothing if they are not known."""
     if name in LISTS:
         return ()
@@ -194,7 +196,7 @@ LOGGERS = {
 
 @functools.cache
 def _data_of(table: str) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads(_DATA.read_text(encoding="utf-8"))[table]
+    found: dict[str, object] = tomllib.loads(_DATA.read_text(encoding="utf-8"))[table]
     return found
 
 
@@ -203,7 +205,7 @@ def trainers() -> list[str]:
     return sorted(_data_of("trainers"))
 
 
-def _renamed(arguments: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def _renamed(arguments: Mapping[str, object], names: dict[str, str]) -> dict[str, Any]:
     """Return the arguments with TRL 1.16's names, and note the file's; an earlier name beside the present one stays."""
     found = {}
     for name, value in arguments.items():
@@ -227,7 +229,7 @@ def _start(conversion: Conversion, recipe: Recipe | None) -> None:
         conversion.notes.append(f"defaults of {recipe.library} are written for {', '.join(sorted(recipe.defaults))}")
 
 
-def trainer_of(arguments: Mapping[str, Any]) -> str | None:
+def trainer_of(arguments: Mapping[str, object]) -> str | None:
     """Return the trainer that has these arguments; None if several have."""
     found = {trainer for name, trainer in _data_of("signs").items() if name in arguments}
     losses = arguments.get("loss_type") or []
@@ -244,7 +246,7 @@ def trainer_of(arguments: Mapping[str, Any]) -> str | None:
 
 
 def convert_trl(
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
     trainer: str,
     options: type,
     method: str = "",
@@ -264,7 +266,7 @@ def convert_trl(
         method = "distillation"
     conversion = Conversion(trainer, options)
     _start(conversion, recipe)
-    defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
+    defaults: dict[str, object] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
     arguments = _renamed(arguments, conversion.names)
     arguments = read_values(arguments, defaults, conversion.names)
     if method == "rloo":
@@ -309,7 +311,7 @@ def convert_trl(
     return conversion
 
 
-def _is_default(name: str, value: Any, own: Mapping[str, Any]) -> bool:
+def _is_default(name: str, value: object, own: Mapping[str, object]) -> bool:
     """Return whether an argument without a counterpart here has its default, `own` being those of the trainer alone."""
     synonym = synonyms("trl").get(name)
     if synonym is None or (synonym.alternatives and name not in _data_of("unused")):
@@ -323,7 +325,7 @@ def _is_default(name: str, value: Any, own: Mapping[str, Any]) -> bool:
     return value in (None, "", [], {}) or value == default or (value is False and default is not True)
 
 
-def _optimizer(conversion: Conversion, given: dict[str, Any]) -> None:
+def _optimizer(conversion: Conversion, given: dict[str, object]) -> None:
     conversion.put("trainer.optimizer.betas", [given.pop("adam_beta1"), given.pop("adam_beta2")])
 
 
@@ -394,7 +396,7 @@ def _loggers(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("loggers", [console, *loggers])
 
 
-def _name_runs(conversion: Conversion, given: dict[str, Any], loggers: list[Any]) -> None:
+def _name_runs(conversion: Conversion, given: dict[str, Any], loggers: list[object]) -> None:
     """Convert the name of a run, which is that of its folder if there is no output_dir, else that in its loggers."""
     if given.get("run_name") is None or "name" not in conversion.values.get("run", {}):
         return
@@ -407,7 +409,7 @@ def _name_runs(conversion: Conversion, given: dict[str, Any], loggers: list[Any]
         conversion.leave("run_name", name, "the run's folder has the name of output_dir")
 
 
-def _hub(conversion: Conversion, given: dict[str, Any]) -> None:
+def _hub(conversion: Conversion, given: dict[str, object]) -> None:
     """Convert the repository that a model is pushed to; without push_to_hub, hub_model_id does nothing in TRL."""
     pushes, name = given.pop("push_to_hub", None), given.pop("hub_model_id", None)
     if isinstance(pushes, str):
@@ -420,7 +422,7 @@ def _hub(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.leave("hub_model_id", name, "push_to_hub is not set, so that nothing is pushed")
 
 
-def _model(conversion: Conversion, given: dict[str, Any]) -> None:
+def _model(conversion: Conversion, given: dict[str, object]) -> None:
     """Convert the arguments of the model's loader, its tokenizer and its chat template."""
     options = given.pop("model_init_kwargs", None)
     if isinstance(options, Mapping):
@@ -448,7 +450,7 @@ def _model(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.leave("chat_template", given.pop("chat_template"), how)
 
 
-def _adapter(conversion: Conversion, given: dict[str, Any]) -> None:
+def _adapter(conversion: Conversion, given: dict[str, object]) -> None:
     options = {ours: given.pop(name) for name, ours in LORA.items() if name in given}
     if given.get("lora_task_type") in ("SEQ_CLS", "TOKEN_CLS"):  # of reward models, which are built as such
         given.pop("lora_task_type")

@@ -42,7 +42,7 @@ def convert_data(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("data.columns", {"text": column})
 
 
-def _convert_prompts(conversion: Conversion, given: dict[str, Any], *, is_sampled: bool) -> None:
+def _convert_prompts(conversion: Conversion, given: dict[str, object], *, is_sampled: bool) -> None:
     """Convert the prompts of open-r1's recipes: texts in a column, which become the user's, after a system prompt."""
     column, system = given.pop("dataset_prompt_column", None), given.pop("system_prompt", None)
     if system:
@@ -56,7 +56,7 @@ def _convert_prompts(conversion: Conversion, given: dict[str, Any], *, is_sample
         conversion.notes.append("data.as_messages: texts of prompts become messages of the user, as in open-r1")
 
 
-def _convert_rewards(conversion: Conversion, given: dict[str, Any]) -> None:
+def _convert_rewards(conversion: Conversion, given: dict[str, object]) -> None:
     """Convert reward functions that are named by module, reward models of the hub, and the weights of both."""
     named = given.pop("reward_funcs", None)
     if named is None:
@@ -65,8 +65,8 @@ def _convert_rewards(conversion: Conversion, given: dict[str, Any]) -> None:
     if weights is not None and (not isinstance(weights, list) or len(weights) != len(names)):
         conversion.refuse("reward_weights", weights, f"must be a list of a number for each of {len(names)} functions")
         return
-    found: list[Any] = []
-    unknown: list[Any] = []
+    found: list[object] = []
+    unknown: list[object] = []
     for name, weight in zip(names, weights or [1.0] * len(names), strict=True):
         module, _, function = name.rpartition(".")
         if name.count("/") == 1:
@@ -111,7 +111,7 @@ def _convert_mixer(conversion: Conversion, given: dict[str, Any], kind: str) -> 
             conversion.leave("dataset_splits", split, "alignment-handbook reads splits of train and test")
 
 
-def _convert_shares(conversion: Conversion, given: dict[str, Any], kind: str) -> None:
+def _convert_shares(conversion: Conversion, given: dict[str, object], kind: str) -> None:
     """Convert `dataset_mixture` of open-r1 and alignment-handbook: data sets with splits and shares of their own."""
     mixture = given.pop("dataset_mixture", None)
     if mixture is None:
@@ -132,7 +132,7 @@ def _convert_shares(conversion: Conversion, given: dict[str, Any], kind: str) ->
             conversion.leave(f"dataset_mixture.{name}", value, reasons.get(name, "a mixture has no such key"))
 
 
-def _shared(conversion: Conversion, entry: Any, name: str) -> str | None:
+def _shared(conversion: Conversion, entry: object, name: str) -> str | None:
     """Return the source that an entry of `dataset_mixer` or `dataset_mixture` names."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("id"), str):
         conversion.refuse(name, entry, "must be a mapping with the `id` of a data set")
@@ -150,7 +150,7 @@ def _put_sources(conversion: Conversion, path: str, sources: Sequence[str | None
         conversion.put(path, [{"path": source} for source in sources] if len(sources) > 1 else sources[0])
 
 
-def convert_trained_tokens(conversion: Conversion, given: dict[str, Any]) -> None:
+def convert_trained_tokens(conversion: Conversion, given: dict[str, object]) -> None:
     """Convert which tokens of a row are trained on: here what the assistant wrote, and completions.
 
     That is TRL's `assistant_only_loss=True`, whose default is false, and its default for completions.
@@ -170,7 +170,7 @@ def convert_trained_tokens(conversion: Conversion, given: dict[str, Any]) -> Non
         conversion.leave("completion_only_loss", completions, how)
 
 
-def _convert_mixture(conversion: Conversion, given: dict[str, Any], kind: str) -> None:
+def _convert_mixture(conversion: Conversion, given: dict[str, object], kind: str) -> None:
     """Convert TRL's `datasets`, all rows of which are shuffled together, to a mixture without weights."""
     entries = given.pop("datasets", None)
     if not isinstance(entries, Sequence) or isinstance(entries, str):
@@ -189,7 +189,7 @@ def _convert_mixture(conversion: Conversion, given: dict[str, Any], kind: str) -
         conversion.leave("test_split_size", size, f"name rows of their own as data.eval_{kind}")
 
 
-def _sources(conversion: Conversion, entry: Any, name: str) -> list[dict[str, Any]]:
+def _sources(conversion: Conversion, entry: object, name: str) -> list[dict[str, Any]]:
     """Return the source that an entry of `datasets` names, if any."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("path"), str):
         conversion.leave(name, entry, "it has no path")
@@ -213,7 +213,7 @@ REASONS = {
 }  # fmt: skip
 
 
-def _path_of(entry: Mapping[str, Any]) -> Any:
+def _path_of(entry: Mapping[str, object]) -> object:
     """Return the source that an entry of `datasets` names; None if its files are named by split, or are of a hub's."""
     files, split = entry.get("data_files"), entry.get("split")
     if files is None:

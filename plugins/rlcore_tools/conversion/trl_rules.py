@@ -61,7 +61,7 @@ def _convert_bounds(conversion: Conversion, given: dict[str, Any], loss: str) ->
             conversion.leave(name, value, f"{loss} does not read it")
 
 
-def convert_group(conversion: Conversion, given: dict[str, Any]) -> None:
+def convert_group(conversion: Conversion, given: dict[str, object]) -> None:
     """Convert what depends on the reference, its motion and the ratio in its KL, and check the bonus for entropy."""
     if not conversion.has("trainer.sync_ref_every"):
         _drop_unused_reference(given)
@@ -89,7 +89,7 @@ def convert_group(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.leave("use_bias_correction_kl", ratio, "there is no KL: beta is 0")
 
 
-def _drop_unused_reference(given: dict[str, Any]) -> None:
+def _drop_unused_reference(given: dict[str, object]) -> None:
     """Remove TRL's defaults of a reference that does not move."""
     unused = {} if given.get("sync_ref_model") else {"sync_ref_model": False, **SYNCED}
     for name, default in unused.items():
@@ -97,7 +97,7 @@ def _drop_unused_reference(given: dict[str, Any]) -> None:
             given.pop(name)
 
 
-def convert_group_dropout(conversion: Conversion, given: dict[str, Any]) -> None:
+def convert_group_dropout(conversion: Conversion, given: dict[str, object]) -> None:
     """Report that TRL's GRPO and RLOO keep the dropout of a model that has some, unless told otherwise."""
     if conversion.trainer != "grpo":
         return
@@ -107,7 +107,7 @@ def convert_group_dropout(conversion: Conversion, given: dict[str, Any]) -> None
         given.pop("disable_dropout", None)
 
 
-def convert_sampler(conversion: Conversion, given: dict[str, Any]) -> None:
+def convert_sampler(conversion: Conversion, given: dict[str, object]) -> None:
     """Convert the correction of log-probs of vLLM, and the options of sampling that are one mapping."""
     chosen = {name: given.pop(f"{CORRECTION}_{name}", None) for name in CORRECTED}
     switch = given.pop(f"{CORRECTION}_correction", None)
@@ -132,7 +132,7 @@ def convert_sampler(conversion: Conversion, given: dict[str, Any]) -> None:
             conversion.put_sampling(name, value, source="generation_kwargs.")
 
 
-def convert_model(conversion: Conversion, given: dict[str, Any]) -> None:
+def convert_model(conversion: Conversion, given: dict[str, object]) -> None:
     """Convert noise, compilation and kernels, which decoder-only models have."""
     noise, kernels = given.pop("neftune_noise_alpha", None), given.pop("use_liger_kernel", None)
     backend, compiles = given.pop("torch_compile_backend", None), given.pop("torch_compile", None)
@@ -163,7 +163,7 @@ def convert_model(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("model.compile", compiler)
 
 
-def convert_rloo(conversion: Conversion, arguments: Mapping[str, Any]) -> None:
+def convert_rloo(conversion: Conversion, arguments: Mapping[str, object]) -> None:
     """Set what makes GRPO the trainer of TRL's RLOOConfig."""
     for name, value in (("preset", "rloo"), ("level", "product"), ("norm", "sequence")):
         conversion.put(f"trainer.{name}", value)
@@ -173,7 +173,7 @@ def convert_rloo(conversion: Conversion, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def convert_reference_free(conversion: Conversion, given: dict[str, Any], method: str) -> None:
+def convert_reference_free(conversion: Conversion, given: dict[str, object], method: str) -> None:
     """Convert the losses of TRL's CPOConfig and ORPOConfig, which compare no reference."""
     if method == "orpo":
         conversion.put("trainer.nll", "full")
@@ -196,7 +196,7 @@ SAMPLING = ("online_dpo", "distill_prompts")
 """Trainers that learn from prompts, and have no option for the number of rollouts."""
 
 
-def convert_teacher(conversion: Conversion, given: dict[str, Any]) -> None:
+def convert_teacher(conversion: Conversion, given: dict[str, object]) -> None:
     """Convert the divergence of GKD, and the temperatures: TRL's divergence is at 1, and it samples at another."""
     if not conversion.has("trainer.teacher"):
         return
@@ -218,7 +218,7 @@ def convert_teacher(conversion: Conversion, given: dict[str, Any]) -> None:
     _convert_dropout(conversion, given)
 
 
-def convert_distillation(conversion: Conversion, given: dict[str, Any]) -> None:
+def convert_distillation(conversion: Conversion, given: dict[str, object]) -> None:
     """Convert the divergence of TRL's DistillationTrainer, whose policy samples all outputs.
 
     Its temperature is that of sampling and of the divergence, as here by default.
@@ -263,7 +263,7 @@ def convert_online(conversion: Conversion, given: dict[str, Any]) -> None:
     _convert_dropout(conversion, given)
 
 
-def _convert_dropout(conversion: Conversion, given: dict[str, Any]) -> None:
+def _convert_dropout(conversion: Conversion, given: dict[str, object]) -> None:
     if given.pop("disable_dropout", None) is False:
         conversion.leave("disable_dropout", False, f"trainer {conversion.trainer!r} never uses dropout")
 
@@ -361,7 +361,9 @@ def _warmup(conversion: Conversion, name: str, value: float, steps: int) -> None
         conversion.put("trainer.optimizer.warmup_steps", math.ceil(value * steps) if value < 1 else int(value))
 
 
-def _cadence(conversion: Conversion, names: tuple[str, str], strategy: Any, every: float | None, rounds: int) -> None:
+def _cadence(
+    conversion: Conversion, names: tuple[str, str], strategy: object, every: float | None, rounds: int
+) -> None:
     """Convert when evaluations are made, or checkpoints written: `names` are those of the section, here and in TRL."""
     section, theirs = names
     if str(strategy) == "no":

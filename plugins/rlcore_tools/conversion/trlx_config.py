@@ -9,11 +9,14 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import ConfigError
 from rlcore_tools.conversion.conversion import Conversion
 from rlcore_tools.synonyms import LibraryName, synonyms
+
+if TYPE_CHECKING:
+    from rlcore.types import Options
 
 ENDLESS = 1e9
 """`T_max` from which a cosine does not leave its start within any run."""
@@ -45,7 +48,7 @@ def trainers() -> list[str]:
     return sorted({str(name) for name in synonyms("trlx")["train.trainer"].values.values()})
 
 
-def trainer_of(sections: Mapping[str, Any]) -> str | None:
+def trainer_of(sections: Options) -> str | None:
     """Return the trainer that a configuration of trlX names; None if it names none."""
     name = sections.get("train", {}).get("trainer")
     named = synonyms("trlx")["train.trainer"].values.get(str(name))
@@ -55,7 +58,7 @@ def trainer_of(sections: Mapping[str, Any]) -> str | None:
     return None if method is None else method.ours
 
 
-def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type, processes: int = 1) -> Conversion:
+def convert_trlx(sections: Mapping[str, object], trainer: str, options: type, processes: int = 1) -> Conversion:
     """Convert a configuration of trlX.
 
     Args:
@@ -90,7 +93,7 @@ def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type, proce
     return conversion
 
 
-def _read(sections: Mapping[str, Any]) -> dict[str, Any]:
+def _read(sections: Mapping[str, object]) -> dict[str, Any]:
     """Return the options of all sections by dotted name, whole numbers written as 1e3 as such.
 
     Raises:
@@ -190,7 +193,7 @@ def _texts(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("data.max_sample_tokens", length)
 
 
-def _model(conversion: Conversion, given: dict[str, Any]) -> None:
+def _model(conversion: Conversion, given: dict[str, object]) -> None:
     for name, null in NULLS.items():
         if given.get(name) == null:
             given.pop(name)
@@ -299,12 +302,12 @@ STRATEGIES: dict[str, tuple[int, Callable[..., str]]] = {
 LISTS = ("choice", "grid", "grid_search")
 
 
-def is_sweep(sections: Mapping[str, Any]) -> bool:
+def is_sweep(sections: Mapping[str, object]) -> bool:
     """Return whether a file is a sweep of trlX."""
     return isinstance(sections.get(TUNE), Mapping)
 
 
-def convert_sweep(sections: Mapping[str, Any], trainer: str, options: type) -> Conversion:
+def convert_sweep(sections: Options, trainer: str, options: type) -> Conversion:
     """Convert a sweep of trlX to a configuration with the section `sweep` alone.
 
     Args:
@@ -327,7 +330,7 @@ def convert_sweep(sections: Mapping[str, Any], trainer: str, options: type) -> C
         conversion.notes.append(
             f"parallel: {section['parallel']} trials at the same time share one machine, unless the sweep runs --on ray"
         )
-    space: dict[str, Any] = {}
+    space: dict[str, object] = {}
     for name, entry in sections.items():
         if name != TUNE:
             _option(conversion, space, str(name), entry)
@@ -342,7 +345,7 @@ def convert_sweep(sections: Mapping[str, Any], trainer: str, options: type) -> C
     return conversion
 
 
-def _metric(conversion: Conversion, section: dict[str, Any], tune: dict[str, Any]) -> None:
+def _metric(conversion: Conversion, section: dict[str, object], tune: dict[str, object]) -> None:
     section["mode"] = str(tune.pop("mode", "max"))
     metric = str(tune.pop("metric", "mean_reward"))
     if metric in ("mean_reward", "reward/mean") or metric.startswith("reward/mean@"):
@@ -361,7 +364,7 @@ def _named(conversion: Conversion, section: dict[str, Any], ours: str, name: Any
         conversion.leave(f"{TUNE}: {ours}", name, f"there are {', '.join(dict.fromkeys(known.values()))}")
 
 
-def _option(conversion: Conversion, space: dict[str, Any], name: str, entry: Any) -> None:
+def _option(conversion: Conversion, space: dict[str, object], name: str, entry: object) -> None:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("values"), list):
         raise ConfigError(f"{name} = {entry!r:.60}: must have a `strategy` and a list of `values`")
     strategy, values = str(entry.get("strategy")), entry["values"]
@@ -411,7 +414,7 @@ def _range(
     return [values[0], last]
 
 
-def _paths(conversion: Conversion, name: str) -> tuple[tuple[str, ...], Mapping[str, Any]] | str:
+def _paths(conversion: Conversion, name: str) -> tuple[tuple[str, ...], Mapping[str, object]] | str:
     """Return the options that an option of trlX sets and its table of values, or why it cannot be swept."""
     short = name.rpartition(".")[2]
     plain = [OTHER_NAMES.get(name, "")]

@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -21,6 +21,9 @@ from rlcore_tools.plan.engines import engines_as_json, line, write_engines
 from rlcore_tools.plan.estimate import Estimate, estimate
 from rlcore_tools.plan.sizes import WHOLE, every_layout, write_size
 from rlcore_tools.plan.step_memory import TRUNK
+
+if TYPE_CHECKING:
+    from rlcore.types import Options
 
 SAMPLES = {"sampling": "gen.batch_size", "evaluation": "eval.batch_size"}
 """The option that bounds the number of sequences that a phase samples at once."""
@@ -48,7 +51,7 @@ class Advice:
     price: str
 
 
-def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -> list[Advice]:
+def advise(values: Mapping[str, object], where: str, found: Estimate, limit: int) -> list[Advice]:
     """List changes that save memory: those with the same result first, then slower ones, then changes of the training.
 
     Within each group, the smallest change that makes the run fit comes first; changes that are not enough follow, the
@@ -121,7 +124,7 @@ def _silence() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _changes(values: Mapping[str, Any], found: Estimate) -> Iterator[tuple[str, str]]:
+def _changes(values: Options, found: Estimate) -> Iterator[tuple[str, str]]:
     """Yield changes to try with their price, the cheapest first.
 
     Only changes that affect the worst phase are tried, because no other lowers the peak.
@@ -143,7 +146,7 @@ def _changes(values: Mapping[str, Any], found: Estimate) -> Iterator[tuple[str, 
     yield from ((change, OTHER) for change in _other_trainings(model, found))
 
 
-def _other_trainings(model: Mapping[str, Any], found: Estimate) -> Iterator[str]:
+def _other_trainings(model: Mapping[str, object], found: Estimate) -> Iterator[str]:
     yield "trainer.optimizer.name=adafactor trainer.optimizer.betas=null"
     yield "run.mixed_precision=bf16"
     if model.get("dtype", "float32") == "float32":
@@ -210,7 +213,7 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
 
 
 def report_as_json(
-    found: Estimate, limit: int, advice: Sequence[Advice], further: Mapping[str, Any] | None = None
+    found: Estimate, limit: int, advice: Sequence[Advice], further: Mapping[str, object] | None = None
 ) -> str:
     """Return the report as JSON, sizes in bytes, with further keys."""
     measured = found.measured

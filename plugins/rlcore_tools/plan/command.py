@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 from rlcore.safe_text import write
 
@@ -93,7 +92,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _processes(values: Mapping[str, Any]) -> int:
+def _processes(values: Mapping[str, object]) -> int:
     """Return run.processes of a configuration; 1 if it is another value than a number, which its check names."""
     run = values.get("run")
     found = run.get("processes") if isinstance(run, Mapping) else None

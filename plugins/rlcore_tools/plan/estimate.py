@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import attrs
 import torch
@@ -89,7 +88,7 @@ class Estimate:
 
 
 def estimate(
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
     where: str,
     *,
     world: int = 1,

@@ -160,11 +160,11 @@ class LiveBytes(TorchDispatchMode):
         """Reserve no blocks for fake tensors while the context is open."""
         return nullcontext() if self.heap is None else self.heap.closed()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and count what it returns."""
         return self.counted(func(*args, **(kwargs or {})))
 
-    def counted(self, out: Any) -> Any:
+    def counted(self, out: object) -> Any:
         """Count the tensors in what an operation has returned, and return it."""
         for leaf in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(leaf, Tensor):
@@ -226,7 +226,7 @@ class Forms:
             return None
         return tuple(map(self._made, known)) if isinstance(known, list) else self._made(known)
 
-    def keep(self, call: Hashable, out: Any, given: Sequence[Tensor]) -> None:
+    def keep(self, call: Hashable, out: object, given: Sequence[Tensor]) -> None:
         """Keep the forms of a call's result if it consists of new fake tensors."""
         places = {_place(tensor) for tensor in given}
         made = out if isinstance(out, tuple) else (out,)
@@ -245,7 +245,7 @@ def call_of(func: Any, args: Any, kwargs: Any) -> Hashable:
     return func, _seen(args), _seen(tuple(kwargs.items()))
 
 
-def _seen(value: Any) -> Hashable:
+def _seen(value: object) -> Hashable:
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype, value.device
     if isinstance(value, (list, tuple)):
@@ -257,7 +257,7 @@ def _place(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  identifies the storage
 
 
-def _is_new(made: Any, places: set[int]) -> bool:
+def _is_new(made: object, places: set[int]) -> bool:
     """Return whether a result is a floating-point fake tensor that fills a storage of its own."""
     if not isinstance(made, FakeTensor) or not made.is_floating_point() or _place(made) in places:
         return False
@@ -289,7 +289,7 @@ class FakeTensors(TorchDispatchMode):
         self.live, self._fake = LiveBytes(heap), FakeTensorMode(allow_non_fake_inputs=True)
         self._forms = Forms(self._fake)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: object, types: object, args: Any = (), kwargs: object = None) -> Any:
         """Call `func`, on shapes alone if an argument is fake, and count the bytes of the result."""
         if func is _device_of:  # half of all calls; it allocates nothing
             return args[0].fake_device
@@ -337,7 +337,7 @@ class FakeTensors(TorchDispatchMode):
             out = func(*args, **kwargs)
         return out if isinstance(out, Tensor) and out.is_floating_point() else func(*args, **kwargs)
 
-    def _with_real_integers(self, out: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def _with_real_integers(self, out: object, func: Any, args: object, kwargs: object) -> Any:
         """Replace fake integers and booleans in a result by those that the operation returns for zeros."""
         leaves, form = tree_flatten(out)
         unknown = [i for i, leaf in enumerate(leaves) if isinstance(leaf, FakeTensor) and not leaf.is_floating_point()]
@@ -363,7 +363,7 @@ def _tensors(given: Any) -> list[Tensor]:
 
 def _positions(indices: Any) -> list[Any]:
     """Replace boolean masks by indices, whose number is known."""
-    found: list[Any] = []
+    found: list[object] = []
     for index in indices:
         is_mask = index is not None and index.dtype == torch.bool and not isinstance(index, FakeTensor)
         found += index.nonzero(as_tuple=True) if is_mask else [index]

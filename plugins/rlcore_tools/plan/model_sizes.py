@@ -194,7 +194,7 @@ def low_weights(block: nn.Module) -> list[Tensor]:
     return [each for part in linear for each in part.parameters(recurse=False) if each.is_floating_point()]
 
 
-def find_blocks(policy: Any) -> Sequence[nn.Module]:
+def find_blocks(policy: object) -> Sequence[nn.Module]:
     """Return the blocks of a policy, or nothing if it cannot be divided."""
     try:
         return _blocks(policy)
@@ -299,6 +299,6 @@ def matrices_of(subject: PlannedRun) -> Matrices:
     return Matrices(total, reached, trained, within, layers, width, read)
 
 
-def _read(config: Any, name: str, default: int) -> int:
+def _read(config: object, name: str, default: int) -> int:
     value = getattr(config, name, None)
     return value if isinstance(value, int) else default

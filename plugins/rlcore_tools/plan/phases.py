@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import attrs
 import torch
@@ -130,7 +129,7 @@ def _counted(module: nn.Module, layers: dict[str, str]) -> Iterator[_Counter]:
 
     counter = _Counter()
 
-    def after(_: nn.Module, __: Any, out: Tensor) -> None:
+    def after(_: nn.Module, __: object, out: Tensor) -> None:
         counter.summed += out.nbytes
 
     def before(_: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -155,8 +154,8 @@ def _add(counter: _Counter, gradient: Tensor) -> None:
 
 
 def _on_all_rows(
-    module: nn.Module, world: int, vocabulary: int, given: tuple[Tensor, ...], options: dict[str, Any]
-) -> Any:
+    module: nn.Module, world: int, vocabulary: int, given: tuple[Tensor, ...], options: dict[str, object]
+) -> object:
     """Run the rows of all processes, as many as of this one each, and return the outputs of its own."""
     # Other tokens in each copy, because equal rows are computed once; those that rows of a process share stay equal.
     draws = [torch.Generator().manual_seed(seed) for seed in range(world)]

@@ -168,7 +168,7 @@ def _is_policy_of(known: PlannedRun, settings: TrainConfig, workload: Workload) 
     return (ours, settings.model) == (theirs, known.settings.model) and precisions[0] == precisions[1]
 
 
-def _described(model: Any, revision: Any, is_text: bool) -> Any:
+def _described(model: object, revision: object, is_text: bool) -> Any:
     """Return the model as a `ConfigOnly` name or a configuration, so that no weights are downloaded or read.
 
     Raises:
@@ -197,7 +197,7 @@ def _described(model: Any, revision: Any, is_text: bool) -> Any:
     return ConfigOnly(os.fspath(model))
 
 
-def _is_text(chosen: Chosen, trainer: Any) -> bool:
+def _is_text(chosen: Chosen, trainer: object) -> bool:
     """Return whether the run trains a model of text; otherwise its trainer declares a `Rehearsal`.
 
     Raises:
@@ -214,7 +214,7 @@ def _is_text(chosen: Chosen, trainer: Any) -> bool:
     return kind in (LANGUAGE_MODEL, SCORER)
 
 
-def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> Any:
+def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: object) -> object:
     build: Any = chosen.architecture.component.target()
     heads: dict[str, Any] = {
         "value_head": workload.value_head,
@@ -247,7 +247,7 @@ def _ranks(settings: TrainConfig) -> Ranks:
     return ranks
 
 
-def vocabulary_of(policy: Any) -> int:
+def vocabulary_of(policy: object) -> int:
     """Return the size of the policy's vocabulary; 2 if it is unknown."""
     model = getattr(policy, "model", None)
     return vocabulary_size(model) if isinstance(model, PreTrainedModel) else 2

@@ -132,7 +132,7 @@ def num_copies(chosen: Chosen, asynchronous: int) -> int:
     return asynchronous if traits.submit is None or traits.collect is None else 0
 
 
-def leave_to_servers(devices: Devices, values: Mapping[str, Any], where: str) -> Devices:
+def leave_to_servers(devices: Devices, values: Mapping[str, object], where: str) -> Devices:
     """Return the devices on which processes of the run are planned: without those that a server of the run has.
 
     Args:

@@ -23,7 +23,7 @@ from rlcore.protocols import TrainerTraits
 from rlcore.settings import BatchOptions, TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.run_components import Chosen, open_player, with_rows
-from rlcore.types import Sample, sequences_of
+from rlcore.types import Options, Sample, sequences_of
 from rlcore_transformers.data.files import is_stream
 from rlcore_transformers.models.hub import is_hub_id
 
@@ -127,7 +127,7 @@ def default_workload(config: Any, num_prompts: int = 0) -> Workload:  # noqa: AR
 T = TypeVar("T")
 
 
-def declared(cls: type[T], found: Any, name: str, base: Mapping[str, Any] | None = None) -> T:
+def declared(cls: type[T], found: Any, name: str, base: Options | None = None) -> T:
     """Return what a component declares: attributes by name, or an object of the class.
 
     Args:
@@ -211,7 +211,7 @@ class Lengths:
 
 
 def find_tokenizer(
-    inputs: Inputs, options: Any, read: Callable[..., PreTrainedTokenizerBase]
+    inputs: Inputs, options: object, read: Callable[..., PreTrainedTokenizerBase]
 ) -> PreTrainedTokenizerBase | None:
     """Return the run's tokenizer if it is on this machine; None if it would have to be downloaded.
 
@@ -235,7 +235,7 @@ def find_tokenizer(
     return None
 
 
-def _cached(name: str) -> Any:
+def _cached(name: str) -> object:
     try:
         return try_to_load_from_cache(name, "tokenizer_config.json") or try_to_load_from_cache(name, "tokenizer.json")
     except ValueError:  # not a valid repository name
@@ -321,7 +321,7 @@ def _played(
         player.close()
 
 
-def _is_here(source: Any) -> bool:
+def _is_here(source: object) -> bool:
     """Return whether rows can be read without a download, that is, are not a data set of the hub."""
     if source is None or not isinstance(source, (str, Path)):
         return source is not None

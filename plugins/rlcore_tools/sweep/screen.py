@@ -133,7 +133,7 @@ class Study:
         trial = self._study.ask(self.distributions)
         return self.record(trial.number)
 
-    def succeed(self, donor: int, step: int, parameters: dict[str, Any]) -> TrialRecord:
+    def succeed(self, donor: int, step: int, parameters: dict[str, object]) -> TrialRecord:
         """Begin a trial with these parameters that goes on from another's checkpoint at `step`."""
         self._study.enqueue_trial(parameters, user_attrs={DONOR: donor, BEGUN: step})
         return self.record(self._study.ask(self.distributions).number)

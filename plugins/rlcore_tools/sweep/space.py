@@ -73,7 +73,7 @@ class Dimension:
     low: float = 0
     high: float = 0
     step: float | None = None
-    choices: tuple[Any, ...] = ()
+    choices: tuple[object, ...] = ()
 
     @property
     def text(self) -> Any:
@@ -140,7 +140,7 @@ class Dimension:
         return [self.value(self.low + i * float(self.step or 1)) for i in range(count)]
 
 
-def label_of(value: Any) -> Any:
+def label_of(value: object) -> object:
     """Return what stands for a value in a study: itself, or its JSON text if it is a list or a mapping."""
     return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, sort_keys=True)
 
@@ -163,7 +163,7 @@ def _at(nested: Any, path: str) -> Any:
     return nested
 
 
-def read_space(entries: Mapping[str, Any]) -> tuple[list[Dimension], dict[str, Any]]:
+def read_space(entries: Mapping[str, object]) -> tuple[list[Dimension], dict[str, Any]]:
     """Return the swept options of a space, and the values of those that all trials share.
 
     Args:
@@ -247,6 +247,6 @@ def _check_step(where: str, low: float, high: float, step: float) -> None:
         raise ConfigError(f"{where}: the upper bound must be a whole number of steps above the lower bound{instead}")
 
 
-def show_value(value: Any) -> str:
+def show_value(value: object) -> str:
     """Return a value of an option for a line or a table: numbers with at most six digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -196,12 +196,12 @@ def _compare(folder: SweepFolder, sweep: Sweep) -> None:
 _NOTHING = object()
 
 
-def _shown(leaves: Mapping[str, Any], path: str) -> str:
+def _shown(leaves: Mapping[str, object], path: str) -> str:
     return show(leaves[path]) if path in leaves else "not set"
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
+def _leaves(values: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, object] = {}
     for key, value in values.items():
         path = f"{prefix}{key}"
         leaves |= _leaves(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
@@ -225,7 +225,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     return values
 
 
-def write_yaml(file: Path, values: Mapping[str, Any], comments: list[str]) -> None:
+def write_yaml(file: Path, values: Mapping[str, object], comments: list[str]) -> None:
     """Write a configuration; one with secrets can be read by this user alone. A reader never finds half of it."""
     text = "".join(f"{line}\n" for line in comments) + dump_yaml(values)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")

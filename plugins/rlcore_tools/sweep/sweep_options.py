@@ -94,11 +94,11 @@ class Sweep:
     folder: Path
     where: str
 
-    def values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def values(self, parameters: Mapping[str, object]) -> dict[str, Any]:
         """Return the values of the swept options by their paths, for a trial's parameters."""
         return {each.path: each.value(parameters[each.path]) for each in self.dimensions if each.path in parameters}
 
-    def configuration(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def configuration(self, values: Mapping[str, object]) -> dict[str, Any]:
         """Return the configuration of a run with these values of the swept options."""
         return merge(self.base, nested(values))
 
@@ -114,7 +114,12 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_sweep(
-    file: Path, words: Sequence[str], given: Mapping[str, Any], *, space: Path | None = None, folder: Path | None = None
+    file: Path,
+    words: Sequence[str],
+    given: Mapping[str, object],
+    *,
+    space: Path | None = None,
+    folder: Path | None = None,
 ) -> Sweep:
     """Return the sweep of a configuration file and a command line.
 
@@ -161,16 +166,16 @@ def record_of(sweep: Sweep) -> dict[str, Any]:
     return {**sweep.base, SECTION: {**section, "space": space}}
 
 
-def _section(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
+def _section(values: Mapping[str, object], file: Path) -> dict[str, Any]:
     section = values.get(SECTION)
     if not isinstance(section, Mapping | None):
         raise ConfigError(f"{file}: {SECTION} = {section!r:.60}: must be a mapping of options")
     return dict(section or {})
 
 
-def _flat(space: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(space: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Return the entries of a space by dotted paths: it may be nested, as a configuration is."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, entry in space.items():
         path = f"{prefix}{key}"
         flat |= _flat(entry, f"{path}.") if isinstance(entry, Mapping) and entry else {path: entry}
@@ -191,7 +196,7 @@ def _check_population(options: SweepConfig, dimensions: Sequence[Dimension], whe
         )
 
 
-def _refuse(space: Mapping[str, Any], where: str) -> None:
+def _refuse(space: Mapping[str, object], where: str) -> None:
     for path in space:
         inner = [name for name in OF_TRIALS if name == path or name.startswith(f"{path}.")]
         if inner:
@@ -219,7 +224,7 @@ def check_sweep(sweep: Sweep) -> None:
     _check_metric(sweep, settings)
 
 
-def _errors(sweep: Sweep, first: Mapping[str, Any]) -> Iterator[str]:
+def _errors(sweep: Sweep, first: Mapping[str, object]) -> Iterator[str]:
     """Yield what is wrong with further values of each option."""
     for each in sweep.dimensions:
         for value in each.probes[1:]:
@@ -241,7 +246,7 @@ def _explain(error: RLCoreError, dimensions: Sequence[Dimension]) -> str:
     return "; ".join([text, *hints])
 
 
-def _check(values: Mapping[str, Any], where: str) -> TrainConfig:
+def _check(values: Mapping[str, object], where: str) -> TrainConfig:
     from rlcore.optim.optimization import Optimizers
     from rlcore.plugins.choice import Chooser, Wrapping
     from rlcore.plugins.metadata import configured

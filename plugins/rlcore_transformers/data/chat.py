@@ -51,7 +51,7 @@ class Chat:
 
 
 def make_chat(
-    where: str, messages: Conversation, data: DataConfig, *, first: int = 0, template: Mapping[str, Any] = NOTHING
+    where: str, messages: Conversation, data: DataConfig, *, first: int = 0, template: Mapping[str, object] = NOTHING
 ) -> Chat:
     """Return a conversation with the options of the section `data`: its system prompt and its template's variables.
 
@@ -74,14 +74,14 @@ def make_chat(
     return Chat(where, messages, first and first + 1, {**options, **template}, system)
 
 
-def _without_nulls(value: Any, where: str) -> Any:
+def _without_nulls(value: object, where: str) -> Any:
     try:
         return without_nulls(value)
     except RecursionError:
         raise DataError(f"{where}: is nested too deep, or contains itself") from None
 
 
-def refuse_empty_message(message: Mapping[str, Any], where: str) -> None:
+def refuse_empty_message(message: Mapping[str, object], where: str) -> None:
     """Raise the error of a message that has a role and nothing else.
 
     Raises:
@@ -114,7 +114,7 @@ def check_roles(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> None:
             )
 
 
-def template_variables(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+def template_variables(row: Mapping[str, object], where: str) -> dict[str, Any]:
     """Return the variables of the chat template that a row sets: `tools`, also as JSON, and `chat_template_kwargs`.
 
     Raises:
@@ -197,7 +197,7 @@ def _fit_parts(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
     return attrs.evolve(chat, messages=messages)
 
 
-def _only_text(content: Any) -> str | None:
+def _only_text(content: object) -> str | None:
     """Return the text of a content that is one part with a text and nothing else."""
     part = content[0] if isinstance(content, list | tuple) and len(content) == 1 else None
     if not isinstance(part, Mapping) or not set(part) <= {"type", "text"} or part.get("type", "text") != "text":
@@ -231,12 +231,12 @@ def _fit_calls(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Chat:
     return attrs.evolve(chat, messages=messages)
 
 
-def _arguments_of(call: Mapping[str, Any]) -> Any:
+def _arguments_of(call: Mapping[str, object]) -> object:
     function = call.get("function")
     return (function if isinstance(function, Mapping) else call).get("arguments")
 
 
-def _renders(tokenizer: PreTrainedTokenizerBase, chat: Chat, form: type, calls: Sequence[tuple[int, Any]]) -> bool:
+def _renders(tokenizer: PreTrainedTokenizerBase, chat: Chat, form: type, calls: Sequence[tuple[int, object]]) -> bool:
     """Return whether the template renders the arguments of the first calls in a form, a text or a mapping."""
     end = next(
         (i for i, given in calls if isinstance(given, str | Mapping) and given not in ("", "{}", {})), calls[0][0]
@@ -257,13 +257,13 @@ def _renders(tokenizer: PreTrainedTokenizerBase, chat: Chat, form: type, calls: 
     return all(str(each) not in found or str(each) == json.dumps(each) for each in written)
 
 
-def _with_form(call: Mapping[str, Any], form: type, where: str) -> Mapping[str, Any]:
+def _with_form(call: Mapping[str, object], form: type, where: str) -> Mapping[str, object]:
     """Return a call of a tool whose arguments are a text or a mapping; others than both stay."""
     given = _arguments_of(call)
     if isinstance(given, form) or not isinstance(given, str | Mapping):
         return call
     if not isinstance(given, str):
-        changed: Any = json.dumps(given, ensure_ascii=False)
+        changed: object = json.dumps(given, ensure_ascii=False)
     else:
         try:
             changed = from_json(given) if given.strip() else {}

@@ -39,7 +39,7 @@ def parse_hub_name(name: str, what: str) -> tuple[str, str | None, str]:
     return repository, subset or None, split or "train"
 
 
-def guard_datasets(load: Callable[[Any], Any], name: str, what: str, *, advice: str = BY_NAME) -> Any:
+def guard_datasets(load: Callable[[Any], object], name: str, what: str, *, advice: str = BY_NAME) -> Any:
     """Call `load` with the `datasets` library.
 
     Args:
@@ -82,12 +82,12 @@ def _progress_bars() -> Iterator[None]:
             library.enable_progress_bars()
 
 
-def is_stream(source: Any) -> bool:
+def is_stream(source: object) -> bool:
     """Return whether a source is an iterable data set of the `datasets` library, which is read row by row."""
     return is_instance(source, "datasets", "IterableDataset")
 
 
-def refuse_stream(what: str, source: Any) -> NoReturn:
+def refuse_stream(what: str, source: object) -> NoReturn:
     """Raise the error of a stream that is to be read whole."""
     raise DataError(
         f"{what}: is a stream ({type(source).__name__}), but all rows are read before the first step; give a "
@@ -167,7 +167,7 @@ def read_file(path: Path, what: str) -> list[Any]:
     return list(iterate_file(path, what))
 
 
-def iterate_file(path: Path, what: str) -> Iterator[Any]:
+def iterate_file(path: Path, what: str) -> Iterator[object]:
     """Yield the rows of a file; the cells of tables in text files are texts, and None if they are empty.
 
     Raises:
@@ -248,14 +248,14 @@ def _read_lines(path: Path, what: str) -> Iterator[str]:
         yield from (line.rstrip("\n") for line in lines if line.strip())
 
 
-def _read_json_lines(path: Path, what: str) -> Iterator[Any]:
+def _read_json_lines(path: Path, what: str) -> Iterator[object]:
     with _open_text(path, what) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield _parse(line, f"{what}: {path}, line {number}")
 
 
-def _read_json(path: Path, what: str) -> Iterator[Any]:
+def _read_json(path: Path, what: str) -> Iterator[object]:
     with _open_text(path, what) as lines:
         first = next((line for line in lines if line.strip()), "")
     if not first.lstrip().startswith("["):

@@ -25,6 +25,8 @@ from rlcore_transformers.data.tokens import encode_batch, encode_continuations
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from rlcore.types import Message
+
 LONG = 16
 """Conversations with more turns to train on are long."""
 _BEGINNING = 64
@@ -67,7 +69,7 @@ def turns_to_render(chat: Chat, turns: Sequence[int]) -> list[int]:
     return sorted(found) if len(found) <= len(turns) // 2 else list(turns)
 
 
-def _kind_of(chat: Chat, i: int) -> Any:
+def _kind_of(chat: Chat, i: int) -> object:
     """Return what a template may distinguish in a turn: its keys, its thinking, and its neighbours."""
 
     def shape(k: int) -> Any:
@@ -163,7 +165,7 @@ def _marked(
     return begins, ends
 
 
-def _mark(message: Mapping[str, Any], begin: str, end: str) -> dict[str, Any]:
+def _mark(message: Message, begin: str, end: str) -> dict[str, Any]:
     """Return a message with words around its text, or before the name of its first call if it has no text."""
     content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, str) and content.strip():

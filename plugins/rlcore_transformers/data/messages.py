@@ -17,7 +17,7 @@ from rlcore.config.options import from_json
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
-from rlcore.types import is_conversation
+from rlcore.types import Message, is_conversation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,7 +37,7 @@ MEDIA_TYPES = (
 """Types of the parts of a message that are no texts."""
 
 
-def is_image(part: Any) -> bool:
+def is_image(part: object) -> bool:
     """Return whether a part of a message's content is an image."""
     if not isinstance(part, Mapping):
         return False
@@ -45,17 +45,17 @@ def is_image(part: Any) -> bool:
     return kind in IMAGE_TYPES or (kind is None and any(part.get(key) is not None for key in IMAGE_SOURCES))
 
 
-def holds_images(row: Mapping[str, Any]) -> bool:
+def holds_images(row: Mapping[str, object]) -> bool:
     """Return whether a row or a message has images in a column of its own."""
     return any(_is_there(row.get(name)) for name in IMAGE_COLUMNS)
 
 
-def media_column(row: Mapping[str, Any], columns: Sequence[str] = MEDIA_COLUMNS) -> str | None:
+def media_column(row: Mapping[str, object], columns: Sequence[str] = MEDIA_COLUMNS) -> str | None:
     """Return the first of `columns` in which a row or a message has images, videos or sounds, or None."""
     return next((name for name in columns if _is_there(row.get(name))), None)
 
 
-def media_part(message: Mapping[str, Any]) -> str | None:
+def media_part(message: Mapping[str, object]) -> str | None:
     """Return the type of the first part of a message's content that is no text but an image, a video or a sound."""
     content = message.get("content")
     for part in content if isinstance(content, list | tuple) else ():
@@ -64,13 +64,13 @@ def media_part(message: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _is_there(value: Any) -> bool:
+def _is_there(value: object) -> bool:
     if isinstance(value, float):  # NaN, an empty cell of a DataFrame
         return not math.isnan(value)
     return value is not None and not (isinstance(value, str | list | tuple) and not value)
 
 
-def shows_image(message: Mapping[str, Any]) -> bool:
+def shows_image(message: Mapping[str, object]) -> bool:
     """Return whether a message shows an image, in a part of its content or in a column of its own."""
     content = message.get("content")
     return holds_images(message) or (isinstance(content, list | tuple) and any(map(is_image, content)))
@@ -102,14 +102,14 @@ _named: WeakKeyDictionary[Any, set[tuple[str, ...]]] = WeakKeyDictionary()
 """For each tokenizer, the keys of streamed rows that have been named."""
 
 
-def has_value(value: Any) -> bool:
+def has_value(value: object) -> bool:
     """Return whether a value is there: not null, NaN (an empty cell of a DataFrame), or an empty text or container."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return False
     return not (isinstance(value, str | list | tuple | Mapping) and len(value) == 0)
 
 
-def without_arrays(value: Any) -> Any:
+def without_arrays(value: object) -> object:
     """Return a value whose numpy arrays are lists, in which pandas returns the lists of a parquet file."""
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         value = value.tolist()
@@ -118,7 +118,7 @@ def without_arrays(value: Any) -> Any:
     return {key: without_arrays(each) for key, each in value.items()} if isinstance(value, Mapping) else value
 
 
-def without_nulls(value: Any) -> Any:
+def without_nulls(value: object) -> object:
     """Return a value without the keys of mappings that are None, which Arrow adds where other rows have them."""
     if isinstance(value, Mapping):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
@@ -151,11 +151,11 @@ def read_conversation(value: Any, where: str, *, is_text: bool = True) -> Any:
     return [_message(each, f"{where}[{i}]") for i, each in enumerate(value)] if is_conversation(value) else value
 
 
-def _is_message(value: Any) -> bool:
+def _is_message(value: object) -> bool:
     return isinstance(value, Mapping) and isinstance(value.get("role"), str) and "content" in value
 
 
-def _has_arrays(value: Any) -> bool:
+def _has_arrays(value: object) -> bool:
     if isinstance(value, Mapping):
         return any(map(_has_arrays, value.values()))
     return type(value).__module__ == "numpy" or (isinstance(value, list | tuple) and any(map(_has_arrays, value)))
@@ -176,7 +176,7 @@ def _parse(text: str, where: str, *, is_text: bool) -> Any:
     return value if not is_text or is_conversation(value) or _is_said(value) else text
 
 
-def _is_said(value: Any) -> bool:
+def _is_said(value: object) -> bool:
     """Return whether a value of a text that is JSON is one message, or ShareGPT's: an answer may be JSON, too."""
     if isinstance(value, Mapping):
         speaker, said = (value.get("from", value.get("role")), value.get("value", value.get("content")))
@@ -184,7 +184,7 @@ def _is_said(value: Any) -> bool:
     return is_sharegpt(value)
 
 
-def is_sharegpt(value: Any) -> bool:
+def is_sharegpt(value: object) -> bool:
     """Return whether a value is a conversation of {from, value}, or one such message."""
     if isinstance(value, Mapping):
         return "from" in value
@@ -227,7 +227,7 @@ def _read_calls(text: str, where: str) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"arguments": {}, **call}} for call in calls]
 
 
-def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _message(message: Mapping[str, object], where: str) -> dict[str, Any]:
     made = dict(message)
     if made.get("content") is None:
         key = next((key for key in ("text", "value") if isinstance(made.get(key), str)), None)
@@ -250,7 +250,7 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     return made
 
 
-def _part(part: Any) -> Any:
+def _part(part: object) -> object:
     """Return a part of a content, whose text is under `text`."""
     if not isinstance(part, Mapping) or part.get("type", "text") not in _TEXT_TYPES:
         return part
@@ -264,7 +264,7 @@ def _part(part: Any) -> Any:
     }
 
 
-def is_trained(message: Mapping[str, Any], where: str) -> bool:
+def is_trained(message: Mapping[str, object], where: str) -> bool:
     """Return whether a message is trained on: the assistant's are, unless one of `TRAIN_KEYS` is 0 or false.
 
     Raises:
@@ -310,7 +310,7 @@ class Unread:
         self._is_chat = bool(tokenizer.chat_template)
         self._trials: dict[tuple[str, str], list[bool]] = {}
 
-    def row(self, i: int, row: Mapping[str, Any], read: Collection[str]) -> None:
+    def row(self, i: int, row: Mapping[str, object], read: Collection[str]) -> None:
         """Note the keys of row number i that are not among `read`."""
         for key in row:
             if key not in read and has_value(row[key]):
@@ -377,10 +377,10 @@ def _unknown_keys(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, 
                 yield from of("parts of messages", part, _PART_KEYS)
 
 
-def _without_key(messages: Iterable[Mapping[str, Any]], place: str, name: str) -> list[dict[str, Any]]:
+def _without_key(messages: Iterable[Message], place: str, name: str) -> list[dict[str, Any]]:
     """Return messages without a key at the given place."""
 
-    def without(each: Any) -> Any:
+    def without(each: object) -> Any:
         if not isinstance(each, Mapping):
             return each
         return {key: without(value) if key == "function" else value for key, value in each.items() if key != name}
@@ -404,5 +404,5 @@ def _rows(rows: Sequence[int], first: int, num_rows: int) -> str:
 
 def source_of(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the text of a tokenizer's chat template or templates; empty if it has none."""
-    template: Any = tokenizer.chat_template
+    template: object = tokenizer.chat_template
     return "\n".join(map(str, template.values())) if isinstance(template, Mapping) else str(template or "")

@@ -20,7 +20,7 @@ from rlcore.safe_text import shorten
 from rlcore.sampling import hash_positions
 from rlcore.settings import DataConfig
 from rlcore.training import Order, OrderedRows
-from rlcore.types import Prompt, sequences_of
+from rlcore.types import Prompt, State, sequences_of
 from rlcore_transformers.data.sources import Source, load_part, parse_mixture
 from rlcore_transformers.data.streams import SampleStream, open_stream
 
@@ -42,7 +42,7 @@ def mixing(build: _Build) -> _Build:
     """
 
     @functools.wraps(build)
-    def build_mixed(source: Any, tokenizer: Any, data: DataConfig, *, max_length: int, what: str = "") -> Any:
+    def build_mixed(source: object, tokenizer: object, data: DataConfig, *, max_length: int, what: str = "") -> object:
         named = {"what": what} if what else {}
         sources = parse_mixture(source, what or "samples")
         if sources is None:
@@ -84,7 +84,7 @@ class MixedRows(OrderedRows):
             for i, source in enumerate(self.sources)
         }
 
-    def order(self, rows: Sequence[Any], seed: int) -> MixedOrder:
+    def order(self, rows: Sequence[object], seed: int) -> MixedOrder:
         """Return the order of these rows, or of rows that have their samples.
 
         Raises:
@@ -92,7 +92,7 @@ class MixedRows(OrderedRows):
         """
         return MixedOrder(self.members(rows), self.sources, seed)
 
-    def members(self, rows: Sequence[Any]) -> list[int]:
+    def members(self, rows: Sequence[object]) -> list[int]:
         """Return the number of the source of each row."""
         if rows is self:
             return self._members
@@ -101,7 +101,7 @@ class MixedRows(OrderedRows):
         return [known[id(sequences_of(row)[0])] for row in rows]
 
 
-def indices_by_source(rows: Sequence[Any], *, of: Sequence[Any]) -> dict[str, list[int]]:
+def indices_by_source(rows: Sequence[object], *, of: Sequence[object]) -> dict[str, list[int]]:
     """Return the indices of rows by the name of their source; sources without rows are left out.
 
     Args:
@@ -178,7 +178,7 @@ class MixedOrder(Order):
         passes = [order.epoch for order in self._orders] if self._sources[0].weights else []
         return source_metrics(self._sources, counts, passes)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position, the steps, the weights, and the position in each source and the number of its rows.
 
         With weights, also the name and the version of the order, so that no other order continues.
@@ -190,7 +190,7 @@ class MixedOrder(Order):
             "positions": [order.position for order in self._orders], "counts": [order.count for order in self._orders],
         }  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue at the saved position.
 
         Raises:
@@ -240,7 +240,7 @@ def source_metrics(sources: Sequence[Source], counts: Mapping[int, int], passes:
     return shares | {f"data/epoch/{source.name}": passed for source, passed in ends}
 
 
-def check_weights(state: Mapping[str, Any], sources: Sequence[Source]) -> None:
+def check_weights(state: Mapping[str, object], sources: Sequence[Source]) -> None:
     """Check that a checkpoint's mixture has these sources and weights.
 
     Raises:
@@ -272,7 +272,7 @@ class MixedStream:
     def __init__(self, streams: Sequence[SampleStream], sources: Sequence[Source], seed: int) -> None:
         self._streams, self._sources, self._seed = streams, sources, seed
         self.position, self.steps = 0, 0
-        self._taken: list[tuple[Any, tuple[Any, str]]] = []
+        self._taken: list[tuple[object, tuple[object, str]]] = []
         self._counts = Counter[int]()
 
     @property
@@ -289,7 +289,7 @@ class MixedStream:
         """Return a row that was taken last, by the index that `take_within_pass` returned."""
         return self._taken[index - self.position + len(self._taken)][0]
 
-    def before_tokenising(self, index: int) -> tuple[Any, str]:
+    def before_tokenising(self, index: int) -> tuple[object, str]:
         """Return what a row that was taken last was made of, and the name of its source, by the row's index."""
         return self._taken[index - self.position + len(self._taken)][1]
 
@@ -327,14 +327,14 @@ class MixedStream:
         """Return the first rows of each source, tokenised."""
         return [row for stream in self._streams for row in stream.head()]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return how far each source has been read, the rows and steps so far, and the weights."""
         return {
             "position": self.position, "steps": self.steps, "seed": self._seed, "weights": weights_of(self._sources),
             "streams": [stream.state_dict() for stream in self._streams],
         }  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue after the row that was read last.
 
         Raises:
@@ -352,7 +352,7 @@ class MixedStream:
 
 
 def open_mixed_stream(
-    sources: Sequence[Source], data: DataConfig, *, seed: int, read: Callable[[Sequence[Any], str], Sequence[Any]]
+    sources: Sequence[Source], data: DataConfig, *, seed: int, read: Callable[[Sequence[Any], str], Sequence[object]]
 ) -> MixedStream:
     """Return the stream of a mixture, whose sources can be streamed one by one.
 
@@ -377,7 +377,7 @@ def open_mixed_stream(
 
 
 def _next_rows(stream: SampleStream, num: int, name: str) -> list[tuple[Any, tuple[Any, str]]]:
-    rows: list[tuple[Any, tuple[Any, str]]] = []
+    rows: list[tuple[object, tuple[object, str]]] = []
     while len(rows) < num:
         indices = stream.take_within_pass(num - len(rows))
         rows += [(stream[index], (stream.before_tokenising(index)[0], name)) for index in indices]

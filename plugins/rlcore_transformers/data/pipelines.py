@@ -47,7 +47,7 @@ MASK_FORMS = (
 )
 
 
-def load_logit_mask(source: Any, what: str = "logit_mask") -> Tensor:
+def load_logit_mask(source: object, what: str = "logit_mask") -> Tensor:
     """Load a logit mask of any form.
 
     Args:
@@ -81,9 +81,9 @@ def load_logit_mask(source: Any, what: str = "logit_mask") -> Tensor:
     return table.bool()
 
 
-def _load_named(name: str, what: str) -> Any:
+def _load_named(name: str, what: str) -> object:
     path = existing_path(name) or Path(name)
-    readers: dict[str, Callable[[Path], Any]] = {".json": _read_json, ".npy": _read_npy}
+    readers: dict[str, Callable[[Path], object]] = {".json": _read_json, ".npy": _read_npy}
     if path.suffix.lower() in readers:
         try:
             return readers[path.suffix.lower()](path)
@@ -97,22 +97,22 @@ def _load_named(name: str, what: str) -> Any:
     return _call(target, f"{what} = {name!r}") if callable(target) and not isinstance(target, Tensor) else target
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path) -> object:
     return from_json(path.read_text(encoding="utf-8-sig"))
 
 
-def _read_npy(path: Path) -> Any:
+def _read_npy(path: Path) -> object:
     return np.load(path, allow_pickle=False)
 
 
-def _call(function: Callable[[], Any], what: str) -> Any:
+def _call(function: Callable[[], object], what: str) -> Any:
     try:
         return function()
     except (Exception, SystemExit) as error:  # a user's function may raise anything
         raise DataError(f"{what}: the function raised {describe_error(error)}") from error
 
 
-def _table(mask: Any, what: str) -> Tensor:
+def _table(mask: object, what: str) -> Tensor:
     if isinstance(mask, Tensor):
         return mask.detach().cpu()
     if isinstance(mask, Sequence) and not isinstance(mask, str):
@@ -133,7 +133,9 @@ FORMS = (
 )
 
 
-def build_sample_rewards(rows: Sequence[Any], samples: Sequence[Sample], what: str = "rewards") -> list[SampleReward]:
+def build_sample_rewards(
+    rows: Sequence[object], samples: Sequence[Sample], what: str = "rewards"
+) -> list[SampleReward]:
     """Assign the rewards of demonstrations, in the samples' order, to their tokens.
 
     * A number is assigned to the last chosen token, EOS included.
@@ -160,7 +162,7 @@ def build_sample_rewards(rows: Sequence[Any], samples: Sequence[Sample], what: s
     return [_place(row, sample, f"{what}[{i}]") for i, (row, sample) in enumerate(zip(rows, samples, strict=True))]
 
 
-def _place(row: Any, sample: Sample, where: str) -> SampleReward:
+def _place(row: object, sample: Sample, where: str) -> SampleReward:
     values = _read(row, where)
     chosen = [t for t, marked in enumerate(sample.action_mask) if marked]
     ends = [t for t in chosen if not any(sample.action_mask[t + 1 : t + 2])]
@@ -183,7 +185,7 @@ def _place(row: Any, sample: Sample, where: str) -> SampleReward:
     return SampleReward(tuple(rewards), dense=len(values) > 1)
 
 
-def _read(row: Any, where: str) -> float | list[float]:
+def _read(row: object, where: str) -> float | list[float]:
     if isinstance(row, Mapping):
         if "reward" not in row:
             raise DataError(f"{where}: has no key 'reward', only {', '.join(map(repr, row)) or 'none'}; {FORMS}")
@@ -198,7 +200,7 @@ def _read(row: Any, where: str) -> float | list[float]:
     return _number(row, where)
 
 
-def _number(value: Any, where: str) -> float:
+def _number(value: object, where: str) -> float:
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)) and np.ndim(value) == 0:
         value = value.item()
     if not isinstance(value, (numbers.Real, decimal.Decimal)):
@@ -221,7 +223,7 @@ class PromptsPipeline:
 
     def __call__(
         self,
-        source: Any,
+        source: object,
         tokenizer: PreTrainedTokenizerBase,
         data: DataConfig,
         *,
@@ -231,7 +233,7 @@ class PromptsPipeline:
         """Read and tokenise prompts."""
         return mixing(build_prompts)(source, tokenizer, data, max_length=max_length, what=what)
 
-    def preview(self, source: Any, data: DataConfig, *, what: str) -> tuple[list[Prompt], bool] | None:
+    def preview(self, source: object, data: DataConfig, *, what: str) -> tuple[list[Prompt], bool] | None:
         """Return the first two rows of a source; None if reading it takes long, or can be done only once."""
         return preview(source, data, what)
 
@@ -241,7 +243,7 @@ class SamplesPipeline:
 
     def __call__(
         self,
-        source: Any,
+        source: object,
         tokenizer: PreTrainedTokenizerBase,
         data: DataConfig,
         *,
@@ -253,11 +255,11 @@ class SamplesPipeline:
 
     def open_stream(
         self,
-        source: Any,
+        source: object,
         data: DataConfig,
         *,
         seed: int,
-        read: Callable[[Sequence[Any], str], Sequence[Any]],
+        read: Callable[[Sequence[Any], str], Sequence[object]],
         what: str = "samples",
     ) -> SampleStream | MixedStream | None:
         """Return the stream of a source of the `datasets` library, a file, a name on the hub, or a mixture of them."""
@@ -268,13 +270,13 @@ class SamplesPipeline:
         return None if rows is None else SampleStream(rows, read, what)
 
     def read_rewards(
-        self, source: Any, samples: Sequence[Sample], columns: Mapping[str, str], *, what: str
+        self, source: object, samples: Sequence[Sample], columns: Mapping[str, str], *, what: str
     ) -> list[SampleReward]:
         """Return the rewards of any source of `load_source`, with columns renamed, on the tokens of their samples."""
         rows = rename_columns(load_source(source, what), columns, what, needed=list(columns))
         return build_sample_rewards(rows, samples, what)
 
-    def read_logit_mask(self, source: Any, what: str = "logit_mask") -> Tensor:
+    def read_logit_mask(self, source: object, what: str = "logit_mask") -> Tensor:
         """Return the logit mask of any form of `load_logit_mask`."""
         return load_logit_mask(source, what)
 
@@ -314,7 +316,7 @@ def preview(source: Any, data: DataConfig, what: str) -> tuple[list[Prompt], boo
     return ([each for each, _ in found], all(is_text for _, is_text in found)) if found else None
 
 
-def read_as_prompts(source: Any, data: DataConfig, *, what: str) -> list[Prompt]:
+def read_as_prompts(source: object, data: DataConfig, *, what: str) -> list[Prompt]:
     """Return all rows of a source, such as demonstrations, as prompts with their columns, whose tokens are left out.
 
     A conversation's prompt is what comes before its first answer. Every prompt has the columns of all rows.
@@ -334,7 +336,7 @@ def read_as_prompts(source: Any, data: DataConfig, *, what: str) -> list[Prompt]
     return rows_as_prompts([(row, name) for name, rows in parts for row in rows], data, what=what)
 
 
-def rows_as_prompts(rows: Sequence[tuple[Any, str]], data: DataConfig, *, what: str) -> list[Prompt]:
+def rows_as_prompts(rows: Sequence[tuple[object, str]], data: DataConfig, *, what: str) -> list[Prompt]:
     """Return rows that were read, each with the name of its source, as `read_as_prompts` does."""
     renamed = rename_columns([row for row, _ in rows], data.columns, what, needed=())
     renamed = read_types(renamed, data.column_types, what)
@@ -354,7 +356,7 @@ def _is_small(name: str) -> bool:
     return path is not None and path.is_file() and path.stat().st_size <= LARGEST_FILE
 
 
-def _previewed(row: Any, data: DataConfig, columns: Sequence[str], where: str) -> tuple[Prompt, bool]:
+def _previewed(row: object, data: DataConfig, columns: Sequence[str], where: str) -> tuple[Prompt, bool]:
     """Return a row as the prompt that it will be, as far as that is known without a tokenizer."""
     prompt, is_text = _prompt(row, data.prompt_column, columns)
     if not is_text or data.as_messages:
@@ -364,7 +366,7 @@ def _previewed(row: Any, data: DataConfig, columns: Sequence[str], where: str) -
     return evolve(prompt, messages=make_chat(where, prompt.messages, data).messages), False
 
 
-def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool]:
+def _prompt(row: object, column: str, columns: Sequence[str]) -> tuple[Prompt, bool]:
     fields = row if isinstance(row, Mapping) else {}
     content: Any = fields.get(column) if isinstance(row, Mapping) else row
     given: Any = fields.get("messages")

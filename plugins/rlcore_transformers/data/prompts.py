@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def build_prompts(
-    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "prompts"
+    source: object, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "prompts"
 ) -> list[Prompt]:
     """Read, render and tokenise prompts, in their order, in one batched call of the tokenizer.
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rlcore.settings import DataConfig
+    from rlcore.types import Message
 
 QUESTION = {"role": "user", "content": "?"}
 TEXTS = ("content", "reasoning_content", "reasoning", "thinking")
@@ -117,7 +118,7 @@ class _Message:
         self.is_marked = tokenizer.is_fast and bool(_MARKED_TEMPLATE.search(template_of(tokenizer, chat.where)))
         *self.before, self.message = (dict(message) for message in chat.messages[: i + 1])
         self.name = f"{chat.where}: message {i - bool(chat.system_prompt)} (assistant)"
-        self.calls: Sequence[Mapping[str, Any]] = self.message.get("tool_calls") or ()
+        self.calls: Sequence[Mapping[str, object]] = self.message.get("tool_calls") or ()
         if not self.calls and not any(text.strip() for key in TEXTS for text in texts_of(self.message.get(key))):
             raise DataError(
                 f"{self.name}: 'content' is {shorten(self.message.get('content'))}, so there is nothing to learn; "
@@ -268,7 +269,7 @@ class _Message:
             f"{hint}remove it from the message, or change the template (model.tokenizer.chat_template)"
         )
 
-    def _tail_before(self, message: Mapping[str, Any]) -> str | None:
+    def _tail_before(self, message: Mapping[str, object]) -> str | None:
         """Return what the template writes after the message if another follows; None if it refuses that."""
         plain, ends = self._unmark(self._try([*self.before, self._mark(self.message), message]) or "")
         return plain[max(ends.values()) :] if ends else None
@@ -281,7 +282,7 @@ class _Message:
         followed = self._tail_before(result) or ""
         return followed.removeprefix(alone) if followed.startswith(alone) else ""
 
-    def _mark(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _mark(self, message: Mapping[str, object]) -> dict[str, Any]:
         """Return a message with words at the ends of its content (kind 0) and of its tools' names (kinds 1, 2, ...)."""
         marked, content = dict(message), message.get("content", "")
         if isinstance(content, str) and (content.strip() or not self.calls or self.message.get("content")):
@@ -310,13 +311,13 @@ class _Message:
             size += len(piece)
         return "".join(pieces[::2]), found
 
-    def _render(self, message: Mapping[str, Any]) -> str:
+    def _render(self, message: Mapping[str, object]) -> str:
         return str(apply_template(self.tokenizer, self._chat([*self.before, message])))
 
-    def _chat(self, messages: Sequence[Mapping[str, Any]]) -> Chat:
+    def _chat(self, messages: Sequence[Mapping[str, object]]) -> Chat:
         return attrs.evolve(self.chat, messages=messages)
 
-    def _try(self, messages: Sequence[Mapping[str, Any]], **how: Any) -> str | None:
+    def _try(self, messages: Sequence[Message], **how: Any) -> str | None:
         """Return the rendering of other messages, or None where the template refuses them."""
         try:
             return str(apply_template(self.tokenizer, self._chat(messages), **how))
@@ -338,7 +339,7 @@ def texts_of(value: object) -> list[str]:
     return [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
 
 
-def _function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
+def _function_of(call: Mapping[str, Any]) -> Mapping[str, object]:
     function: Mapping[str, Any] = call.get("function") or call
     return function
 

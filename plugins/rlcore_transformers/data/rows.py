@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from rlcore.config.options import from_json
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import is_conversation
+from rlcore.types import Row, is_conversation
 from rlcore_transformers.data.chat import SYSTEM_ROLES, apply_template, fit_messages, make_chat, template_variables
 from rlcore_transformers.data.messages import (
     IMAGE_COLUMNS,
@@ -54,7 +54,7 @@ _SEE = "take a vision-language model with model.architecture=vision_language, or
 class RowReader(Protocol):
     """A tokenizer that reads more of a row than texts, such as the images of a model that sees."""
 
-    def read_row(self, row: Any, column: str, where: str) -> Any:
+    def read_row(self, row: object, column: str, where: str) -> object:
         """Return a row whose texts and conversations the tokenizer can render and tokenise.
 
         Args:
@@ -69,7 +69,7 @@ class RowReader(Protocol):
 
 
 def load_rows(
-    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, what: str, *, answers: Sequence[str] = (),
+    source: object, tokenizer: PreTrainedTokenizerBase, data: DataConfig, what: str, *, answers: Sequence[str] = (),
     names_unread: bool = True,
 ) -> list[Any]:  # fmt: skip
     """Load the rows of a source, with the columns that `data.columns` renames, and known formats converted.
@@ -125,7 +125,7 @@ def load_rows(
     return rows
 
 
-def convert_prompt(row: Any, data: DataConfig, where: str) -> Any:
+def convert_prompt(row: object, data: DataConfig, where: str) -> object:
     """Return a row of prompts as `load_rows` does for a tokenizer with a chat template, which may read its messages.
 
     Raises:
@@ -135,7 +135,7 @@ def convert_prompt(row: Any, data: DataConfig, where: str) -> Any:
     return made if isinstance(made, Mapping) else {data.prompt_column: made}
 
 
-def _renderer(tokenizer: PreTrainedTokenizerBase, row: Any, data: DataConfig) -> Callable[[Any], str | None]:
+def _renderer(tokenizer: PreTrainedTokenizerBase, row: object, data: DataConfig) -> Callable[[Any], str | None]:
     """Return a function that renders the messages of a row, and returns None where the template refuses them."""
 
     def render(messages: Any) -> str | None:
@@ -149,7 +149,7 @@ def _renderer(tokenizer: PreTrainedTokenizerBase, row: Any, data: DataConfig) ->
 
 
 def name_unread(
-    rows: Sequence[Any], read: Sequence[Collection[str]], tokenizer: PreTrainedTokenizerBase, what: str
+    rows: Sequence[object], read: Sequence[Collection[str]], tokenizer: PreTrainedTokenizerBase, what: str
 ) -> None:
     """Log a warning that names the keys of rows that nothing reads, once each, with the rows that have them.
 
@@ -167,7 +167,7 @@ def name_unread(
 
 
 def _name_parts(
-    rows: Sequence[Any],
+    rows: Sequence[object],
     read: Sequence[Collection[str]],
     tokenizer: PreTrainedTokenizerBase,
     data: DataConfig,
@@ -185,7 +185,7 @@ def _name_parts(
     )
 
 
-def _read_values(row: Any, column: str, answers: Sequence[str]) -> list[Any]:
+def _read_values(row: object, column: str, answers: Sequence[str]) -> list[Any]:
     """Return the values of a row that become tokens: the prompt and its answers, or `messages` in place of answers."""
     if not isinstance(row, Mapping):
         return [row]
@@ -228,7 +228,7 @@ def _refuse_unknown_parts(read: Sequence[Any], template: str, where: str) -> Non
                     )
 
 
-def rename_columns(rows: list[Any], columns: Mapping[str, str], what: str, *, needed: Sequence[str]) -> list[Any]:
+def rename_columns(rows: list[object], columns: Mapping[str, str], what: str, *, needed: Sequence[str]) -> list[Any]:
     """Return rows in which the column `columns[name]` is called `name`; a row may lack it.
 
     Raises:
@@ -247,7 +247,7 @@ def rename_columns(rows: list[Any], columns: Mapping[str, str], what: str, *, ne
     return [rename(row, names) for row in rows]
 
 
-def refuse_empty(row: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
+def refuse_empty(row: Mapping[str, object], keys: Sequence[str], where: str) -> None:
     """Raise the error of a row that has one of `keys` without a value, such as an empty cell of a CSV file.
 
     Raises:
@@ -264,7 +264,7 @@ def refuse_empty(row: Mapping[str, Any], keys: Sequence[str], where: str) -> Non
             raise DataError(f"{where}[{key!r}]: is empty, and a conversation has at least one message; remove the row")
 
 
-def refuse_messages(row: Mapping[str, Any], key: str, where: str) -> None:
+def refuse_messages(row: Mapping[str, object], key: str, where: str) -> None:
     """Raise the error of a row whose conversation under a key has another form.
 
     Raises:
@@ -295,7 +295,7 @@ class _RowReader:
         self.as_messages = data.as_messages
         self.read_keys: list[set[str]] = []
 
-    def read(self, row: Any, where: str) -> Any:
+    def read(self, row: object, where: str) -> Any:
         """Return a row in the form that pipelines read."""
         try:
             return self._read(row, where)
@@ -321,7 +321,7 @@ class _RowReader:
         made |= self._system(made, read)
         return {key: value for key, value in made.items() if key not in read} if self.answers else made
 
-    def _values(self, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def _values(self, row: Mapping[str, object], where: str) -> dict[str, Any]:
         """Return a row whose messages have the form that chat templates read."""
         made, talks = dict(row), ("conversations", "messages")
         keys = [key for key in dict.fromkeys((*talks, self.column, *self.answers)) if made.get(key) is not None]
@@ -336,7 +336,7 @@ class _RowReader:
             made["tools"] = list(map(_as_tool, template_variables({"tools": made["tools"]}, where)["tools"]))
         return made
 
-    def _judged(self, row: Mapping[str, Any], read: set[str]) -> dict[str, Any]:
+    def _judged(self, row: Row, read: set[str]) -> dict[str, Any]:
         """Return the prompt and the answer of a row of answers that has both in one conversation."""
         key = next((key for key in ("messages", "conversations") if is_conversation(row.get(key))), None)
         given = [row[name] for name in self.answers if row.get(name) is not None]
@@ -387,7 +387,7 @@ class _RowReader:
             texts += [answer, f"\n\n{prompt}"]
         return {"messages": [*texts, row[said[0]]]} if in_turns else {self.column: "".join(texts)}
 
-    def _system(self, row: Mapping[str, Any], read: set[str]) -> dict[str, Any]:
+    def _system(self, row: Row, read: set[str]) -> dict[str, Any]:
         """Return the conversations of a row with its system prompt, unless they have one."""
         key = _system_key(row)
         given = [name for name in self.answers if is_conversation(row.get(name))]
@@ -404,7 +404,7 @@ class _RowReader:
         return {} if found else {name: [{"role": "system", "content": row[key]}, *row[name]] for name in given}
 
 
-def _unnested(row: Mapping[str, Any], column: str) -> Mapping[str, Any]:
+def _unnested(row: Mapping[str, object], column: str) -> Mapping[str, Any]:
     """Return a row of OpenAI's preferences, whose prompt and tools are within `input`, with columns of their own."""
     given = row.get("input")
     if isinstance(given, str) and given.lstrip().startswith("{"):
@@ -423,7 +423,7 @@ def _is_answer(value: Any) -> bool:
     return is_conversation(value) and value[0]["role"] == "assistant"
 
 
-def _system_key(row: Mapping[str, Any]) -> str:
+def _system_key(row: Row) -> str:
     return next((key for key in SYSTEM_KEYS if isinstance(row.get(key), str) and row[key].strip()), "")
 
 
@@ -433,9 +433,9 @@ def _headings(asked: str, more: str | None) -> str:
     return "\n\n".join([*(f"### {title}:\n{text}" for title, text in sections.items() if text), "### Response:\n"])
 
 
-def _history(row: Mapping[str, Any], where: str) -> list[tuple[str, str]]:
+def _history(row: Mapping[str, object], where: str) -> list[tuple[str, str]]:
     """Return the earlier questions and answers of a row of Alpaca."""
-    value: Any = row.get("history")
+    value: object = row.get("history")
     if isinstance(value, str) and value.lstrip().startswith("["):
         with suppress(ValueError):
             value = from_json(value)
@@ -450,7 +450,7 @@ def _history(row: Mapping[str, Any], where: str) -> list[tuple[str, str]]:
     return [(asked, said) for asked, said in pairs]
 
 
-def _as_tool(schema: Any) -> Any:
+def _as_tool(schema: object) -> object:
     """Return the schema of a tool in the form of OpenAI, which templates read, where it is that of a function alone."""
     is_bare = isinstance(schema, Mapping) and "name" in schema and "function" not in schema
     return {"type": "function", "function": schema} if is_bare else schema
@@ -472,7 +472,7 @@ def _as_messages(row: Any, column: str, answers: Sequence[str], where: str) -> A
     return _as_turns(row) if answers and _are_texts(row) else row
 
 
-def _are_texts(value: Any) -> bool:
+def _are_texts(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import Sample, is_conversation, stack_groups, stack_samples  # noqa: F401  two by their old place
+from rlcore.types import Row, Sample, is_conversation, stack_groups, stack_samples  # noqa: F401  two by their old place
 from rlcore_transformers.data.chat import Chat, make_chat, template_variables
 from rlcore_transformers.data.rows import (
     PROMPT_KEYS,
@@ -64,7 +64,7 @@ class _Draft:
 
 
 def build_samples(
-    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
+    source: object, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
 ) -> list[Sample]:
     """Read and tokenise demonstrations, in their order.
 
@@ -115,7 +115,7 @@ def _read(row: Any, data: DataConfig, where: str) -> _Draft:
     raise DataError(f"{where}: is {shorten(row)} ({type(row).__name__}); {FORMS}")
 
 
-def _read_turns(turns: Sequence[Any], where: str) -> _Draft:
+def _read_turns(turns: Sequence[object], where: str) -> _Draft:
     for k, turn in enumerate(turns):
         if not isinstance(turn, str):
             raise DataError(f"{where}[{k}]: is {shorten(turn)} ({type(turn).__name__}), not a string; {FORMS}")
@@ -130,7 +130,7 @@ def _read_turns(turns: Sequence[Any], where: str) -> _Draft:
     return _Draft(texts=tuple(map(str, turns)), chosen=(False, True) * (len(turns) // 2))
 
 
-def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draft:
+def _read_mapping(row: Row, data: DataConfig, where: str) -> _Draft:
     prompt_column = data.prompt_column
     outputs = [key for key in OUTPUT_KEYS if row.get(key) is not None]
     if row.get(prompt_column) is not None and len(outputs) == 1:

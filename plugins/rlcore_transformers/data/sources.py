@@ -77,7 +77,7 @@ class Source:
         return {theirs: columns.get(ours, ours) for ours, theirs in self.columns.items()}
 
 
-def parse_mixture(given: Any, what: str) -> list[Source] | None:
+def parse_mixture(given: object, what: str) -> list[Source] | None:
     """Return the sources of a mixture, or None if `given` is anything else, such as a list of rows.
 
     A mixture is a source, or a list with one: a mapping with `path` that has no keys but those of a source, misspelt
@@ -88,7 +88,7 @@ def parse_mixture(given: Any, what: str) -> list[Source] | None:
             weight and others none, or evaluation rows have weights.
     """
     if isinstance(given, Mapping):
-        entries: Sequence[Any] = [given] if _is_source(given) else []
+        entries: Sequence[object] = [given] if _is_source(given) else []
     else:
         entries = given if isinstance(given, (list, tuple)) else []
         if not any(map(_is_source, entries[:1] if len(entries) > LONGEST else entries)):
@@ -117,7 +117,7 @@ def parse_mixture(given: Any, what: str) -> list[Source] | None:
     return sources
 
 
-def _is_source(entry: Any) -> bool:
+def _is_source(entry: object) -> bool:
     if not isinstance(entry, Mapping) or "path" not in entry:
         return False
     unknown = [str(key) for key in entry if key not in KEYS]
@@ -128,7 +128,7 @@ def _near(key: str) -> str:
     return next(iter(difflib.get_close_matches(key, KEYS, n=1, cutoff=0.7)), "")
 
 
-def _parse(entry: Any, what: str) -> Source:
+def _parse(entry: object, what: str) -> Source:
     if not isinstance(entry, Mapping) or "path" not in entry:
         raise DataError(
             f"{what} = {shorten(entry)}: is no source of a mixture, as others in the list are; write {{path: ...}}, "
@@ -181,7 +181,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def _name_of(path: Any, what: str) -> str:
+def _name_of(path: object, what: str) -> str:
     """Return the stem of a file, the last folder of a pattern, the name of a data set, or the number of a source."""
     number: str = re.findall(r"\d+", what)[-1]
     if not isinstance(path, (str, Path)):
@@ -253,7 +253,7 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
     raise DataError(f"{what}: cannot read rows from {shorten(source)} ({type(source).__name__}); pass {FORMS}")
 
 
-def _name_floats(rows: Sequence[Mapping[Any, Any]], what: str) -> None:
+def _name_floats(rows: Sequence[Mapping[Any, object]], what: str) -> None:
     """Log a warning if pandas has made floats of integers in arguments of calls, which lie beside Arrow's nulls."""
     for i, row in enumerate(rows):
         for found in _arguments_in(row):
@@ -267,7 +267,7 @@ def _name_floats(rows: Sequence[Mapping[Any, Any]], what: str) -> None:
                 return
 
 
-def _arguments_in(value: Any) -> Iterator[Mapping[Any, Any]]:
+def _arguments_in(value: Any) -> Iterator[Mapping[Any, object]]:
     """Yield the mappings under `arguments` within a value of a DataFrame."""
     if isinstance(value, Mapping):
         for key, each in value.items():
@@ -312,7 +312,7 @@ def load_part(source: Source, columns: Mapping[str, str]) -> list[Any]:
     return [rename(row, names) for row in rows]
 
 
-def rename(row: Any, names: Mapping[str, str]) -> Any:
+def rename(row: object, names: Mapping[str, str]) -> Any:
     """Return a row whose column `name` is called `names[name]`."""
     if not names or not isinstance(row, Mapping):
         return row
@@ -320,7 +320,7 @@ def rename(row: Any, names: Mapping[str, str]) -> Any:
     return kept | {names[key]: value for key, value in row.items() if key in names}
 
 
-def read_types(rows: list[Any], types: Mapping[str, str], what: str) -> list[Any]:
+def read_types(rows: list[object], types: Mapping[str, str], what: str) -> list[Any]:
     """Return rows in which the texts of some columns are values; other values, such as None, stay as they are.
 
     Args:
@@ -341,7 +341,7 @@ def read_types(rows: list[Any], types: Mapping[str, str], what: str) -> list[Any
     ]
 
 
-def read_number(value: Any) -> Any:
+def read_number(value: object) -> Any:
     """Return the number that a text is, such as a cell of a table; all else as it is, to be checked."""
     if isinstance(value, str):
         with suppress(ValueError):
@@ -349,7 +349,7 @@ def read_number(value: Any) -> Any:
     return value
 
 
-def _typed(value: Any, kind: str, where: str) -> Any:
+def _typed(value: object, kind: str, where: str) -> object:
     if not isinstance(value, str):
         return value
     try:
@@ -362,7 +362,7 @@ def _typed(value: Any, kind: str, where: str) -> Any:
         ) from None
 
 
-def file_names(source: Any, what: str) -> list[str] | None:
+def file_names(source: object, what: str) -> list[str] | None:
     """Return the names if a source is a list of file names, and None if it is anything else, such as a list of texts.
 
     It is a list of file names if every entry has the ending of a data file, or is the path of an existing file or of

@@ -31,6 +31,7 @@ from rlcore_transformers.data.sources import file_names, is_saved, rename
 
 if TYPE_CHECKING:
     from rlcore.settings import DataConfig
+    from rlcore.types import State
 
 HEAD = 16
 """Number of rows at the beginning of a stream by which a run recognises it when it is resumed."""
@@ -61,14 +62,14 @@ class SampleStream:
         self.is_usable: Callable[[Any], bool] = lambda _: True
         self.position, self.passes, self.num_read, self.begun_at = 0, 0, 0, 0
         self._iterator: Iterator[Any] | None = None
-        self._taken: list[tuple[Any, Any]] = []
+        self._taken: list[tuple[object, object]] = []
         self._counts = _Counts(what)
 
     def __getitem__(self, index: int) -> Any:
         """Return a row that was taken last, by the index that `take_within_pass` returned."""
         return self._taken[index - self.position + len(self._taken)][0]
 
-    def before_tokenising(self, index: int) -> tuple[Any, str]:
+    def before_tokenising(self, index: int) -> tuple[object, str]:
         """Return what a row that was taken last was made of, and the name of its source, by the row's index."""
         return self._taken[index - self.position + len(self._taken)][1], ""
 
@@ -87,7 +88,7 @@ class SampleStream:
         Raises:
             DataError: a row cannot be read or tokenised, or a whole pass has no usable row.
         """
-        taken: list[tuple[Any, Any]] = []
+        taken: list[tuple[object, object]] = []
         while len(taken) < num:
             start, rows = self.num_read, self._read(num - len(taken))
             if rows:
@@ -137,11 +138,11 @@ class SampleStream:
         self.num_read += len(rows)
         return [rename(row, self._names) for row in rows]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return how many passes ended, and how many rows were read in the current one and taken in all."""
         return {name: getattr(self, name) for name in ("passes", "num_read", "position", "begun_at")}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue after the row that was read last.
 
         Raises:
@@ -173,7 +174,7 @@ class _Counts:
         self._what, self._num_read, self._num_stated, self._is_open = what, 0, 0, True
         self._counts: Counter[str] = Counter()
 
-    def add(self, read: Sequence[Any], usable: Sequence[Any]) -> None:
+    def add(self, read: Sequence[object], usable: Sequence[object]) -> None:
         """Count rows that were read, and those of them that are trained on."""
         if self._is_open:
             self._num_read += len(read)
@@ -223,7 +224,7 @@ def open_stream(source: Any, data: DataConfig, *, seed: int, limit: int = 0, wha
     return rows.shuffle(seed=seed, buffer_size=data.shuffle_buffer) if data.shuffle_buffer else rows
 
 
-def _open(source: Any, what: str) -> Any:
+def _open(source: object, what: str) -> Any:
     if (names := file_names(source, what)) is not None:
         return _open_files(names, what)
     if not isinstance(source, (str, Path)):
@@ -236,7 +237,7 @@ def _open(source: Any, what: str) -> Any:
         return _open_files([name], what)
     if path is None and "/" in name and suffix not in READERS:
         repository, subset, split = parse_hub_name(name, what)
-        how: dict[str, Any] = {"path": repository, "name": subset, "split": split}
+        how: dict[str, object] = {"path": repository, "name": subset, "split": split}
         return guard_datasets(lambda library: library.load_dataset(streaming=True, **how), name, what)
     if path is None and ":" in name:
         target = load_reference(name, what)
@@ -244,7 +245,7 @@ def _open(source: Any, what: str) -> Any:
     raise DataError(f"data.streaming: {what} = {name!r}: is no file of {', '.join(READERS)} and no data set of the hub")
 
 
-def _open_files(given: Sequence[str | Path], what: str) -> Any:
+def _open_files(given: Sequence[str | Path], what: str) -> object:
     names: list[str | Path] = []
     for name in map(str, given):
         names += matching_files(name, what) if is_pattern(name) else [name]
@@ -262,7 +263,7 @@ def _open_files(given: Sequence[str | Path], what: str) -> Any:
     if kinds[0] != ".parquet":
         if next(_rows_of(files, what), None) is None:
             raise DataError(f"{what}: {shown} has no rows")
-        how: dict[str, Any] = {"gen_kwargs": {"paths": files, "what": what}}
+        how: dict[str, object] = {"gen_kwargs": {"paths": files, "what": what}}
         return guard_datasets(lambda library: library.IterableDataset.from_generator(_rows_of, **how), shown, what)
     for file in files:
         check_compression(Path(file), what)
@@ -273,7 +274,7 @@ def _open_files(given: Sequence[str | Path], what: str) -> Any:
         raise DataError(f"{what}: {shown} has no rows") from None
 
 
-def _rows_of(paths: Sequence[str], what: str) -> Iterator[Any]:
+def _rows_of(paths: Sequence[str], what: str) -> Iterator[object]:
     """Yield the rows of files, each text of a text file as a mapping, which the `datasets` library takes."""
     for path in paths:
         for row in iterate_file(Path(path), what):

@@ -195,7 +195,7 @@ def encode_batch(
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, offsets: bool = False) -> dict[str, Any]:
-    encoded: dict[str, Any] = tokenizer(
+    encoded: dict[str, object] = tokenizer(
         list(texts), add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False,
         return_offsets_mapping=offsets, verbose=False,
     )  # fmt: skip
@@ -347,7 +347,7 @@ def encode_places(
     return [(ids, [count_common(next(heads), ids) for _ in marks]) for ids, marks in zip(rows, places, strict=True)]
 
 
-def count_common(one: Sequence[Any], other: Sequence[Any]) -> int:
+def count_common(one: Sequence[object], other: Sequence[object]) -> int:
     """Return the length of the longest common beginning of two sequences."""
     if other[: len(one)] == one:  # as for most rows; in C
         return len(one)

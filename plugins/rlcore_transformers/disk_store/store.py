@@ -24,7 +24,7 @@ from torch import Tensor
 
 from rlcore.config import path_named
 from rlcore.errors import ConfigError, DataError, EmptyStore
-from rlcore.types import Trajectories
+from rlcore.types import State, Trajectories
 from rlcore_transformers.disk_store.config import DiskStoreConfig
 
 
@@ -82,12 +82,12 @@ class DiskStore:
     def __len__(self) -> int:
         return sum(len(shard) for shard in self._shards)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the stored batches, mapped from disk; a checkpoint of the state does not need the store's files."""
         parts = (join_shards([shard], self.folder) for shard in self._shards)
         return {"parts": [attrs.asdict(part, recurse=False) for part in parts]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state that `state_dict` returned; the store `memory` writes and reads the same state."""
         self._clear(keep=0)
         for part in state["parts"]:
@@ -242,7 +242,7 @@ def join_shards(shards: Sequence[Shard], folder: Path) -> Trajectories:
     return Trajectories(**fields, columns=arrays)
 
 
-def _to_arrow(name: str, tensor: Tensor) -> Any:
+def _to_arrow(name: str, tensor: Tensor) -> object:
     if tensor.dtype not in WRITTEN_AS or tensor.dim() not in (1, 2):
         raise DataError(
             f"array '{name}' cannot be stored: it is {tensor.dtype} of shape {list(tensor.shape)}; the store `disk` "

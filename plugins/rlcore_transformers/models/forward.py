@@ -42,7 +42,7 @@ class ModelModule(nn.Module):
 
     model: PreTrainedModel
 
-    def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> ModelModule:  # noqa: ARG002
+    def lockstep_copy(self, memo: dict[int, object], *, every_block: bool = False) -> ModelModule:  # noqa: ARG002
         """Return a copy that runs every block once in each forward pass, whatever the batch.
 
         Processes that divide the weights gather each block together.
@@ -143,7 +143,7 @@ def use_compiler(model: PreTrainedModel, backend: str) -> None:
             f"model.compile = {backend!r}: torch.compile cannot use it on this machine: {first_line(error)}; known are "
             f"{', '.join(torch.compiler.list_backends())}; leave it out to run the model as it is"
         ) from error
-    functions: dict[type[nn.Module], Callable[..., Any]] = {}
+    functions: dict[type[nn.Module], Callable[..., object]] = {}
 
     def compile_for(kind: type[nn.Module]) -> Callable[..., Any]:
         if kind not in functions:
@@ -264,7 +264,7 @@ class ActorCritic(ModelModule):
         """Return the further heads by name."""
         return {name: getattr(self, name) for name in self.head_names}
 
-    def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> ActorCritic:
+    def lockstep_copy(self, memo: dict[int, object], *, every_block: bool = False) -> ActorCritic:
         """Return a copy that runs every block once in each forward pass, whatever the batch.
 
         Processes that divide the weights gather each block together.

@@ -35,7 +35,7 @@ def expect(name: object) -> None:
     _expected[:] = [os.fspath(name)] if isinstance(name, (str, os.PathLike)) else []
 
 
-def forget(built: Any) -> Any:
+def forget(built: object) -> object:
     """Return a model that has been built; others are loaded as usual."""
     _expected.clear()
     return built
@@ -272,7 +272,7 @@ class HeadlessSeq2Seq(nn.Module):
             use_cache=use_cache,
         )
 
-    def gradient_checkpointing_enable(self, options: dict[str, Any]) -> None:
+    def gradient_checkpointing_enable(self, options: dict[str, object]) -> None:
         """Recompute the activations of both parts in the backward pass."""
         for part in (self.encoder, self.decoder):
             part.gradient_checkpointing_enable(options)

@@ -32,6 +32,7 @@ from transformers.integrations.gguf.reader import read_gguf_metadata
 
 from rlcore.config.yaml_files import existing_path
 from rlcore.errors import ModelError
+from rlcore.types import Options
 from rlcore_transformers.models.hub import DESCRIBED, base_of, first_line
 
 SUFFIX = ".gguf"
@@ -106,7 +107,7 @@ def _read_config(file: Path, changed: int) -> PretrainedConfig:
     return config
 
 
-def read_tokenizer(file: Path, options: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+def read_tokenizer(file: Path, options: Mapping[str, object]) -> PreTrainedTokenizerBase:
     """Return the tokenizer in a GGUF file, without tokens that the file does not have.
 
     Of byte-level vocabularies `transformers` adds GPT-2's `<|endoftext|>` if it is missing, as in those of Llama 3.
@@ -127,7 +128,7 @@ def read_tokenizer(file: Path, options: Mapping[str, Any]) -> PreTrainedTokenize
     return found
 
 
-def read_model(loader: Any, file: Path, name: str, options: Mapping[str, Any]) -> Any:
+def read_model(loader: Any, file: Path, name: str, options: Options) -> Any:
     """Return a model with dequantised weights, and what `from_pretrained` reports of loading it.
 
     Args:

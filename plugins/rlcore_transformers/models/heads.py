@@ -59,7 +59,7 @@ class TopLayers(nn.Module):
             )
         self._tape: list[object] = []
         below = blocks[: len(blocks) - layers]
-        self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self._calls: list[tuple[tuple[object, ...], dict[str, object]]] = []
         self._watched = (below[-1], model.get_decoder())  # in a tuple, so that they do not become submodules
         shared = {id(parameter): parameter for parameter in runs_before(model, blocks[0])} | beneath_adapter(model)
         memo: dict[int, object] = {id(block): Replay(block, self._tape) for block in below}

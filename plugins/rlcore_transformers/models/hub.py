@@ -65,7 +65,7 @@ def why_out_of_reach(model: str | os.PathLike[str], revision: str | None, files:
     return ""
 
 
-def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIBED, *, what: str = "model") -> None:
+def check_reach(model: object, revision: str | None, files: Sequence[str] = DESCRIBED, *, what: str = "model") -> None:
     """Raise an error for the name of a model that cannot be reached.
 
     Any answer of the hub passes, because loading the model afterwards raises a better error.

@@ -349,13 +349,13 @@ def check_kind(config: PretrainedConfig, wanted: Kind, name: str) -> None:
     )
 
 
-def without_wrapper(spec: Any) -> Any:
+def without_wrapper(spec: object) -> object:
     """Return the model in a `PeftModel`, with its adapter in it; anything else as it is."""
     peft = sys.modules.get("peft")
     return spec.get_base_model() if peft is not None and isinstance(spec, peft.PeftModel) else spec
 
 
-def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
+def declared(spec: object, revision: str | None = None) -> PretrainedConfig | None:
     """Return the configuration of the model that `spec` names; None if it cannot be read.
 
     This raises no error, because loading the model afterwards raises a better one.
@@ -384,13 +384,13 @@ def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
     return config
 
 
-def fits_causal_lm(spec: Any, revision: str | None) -> int:
+def fits_causal_lm(spec: object, revision: str | None) -> int:
     """Return 1: of a model that no other architecture takes, loading it as a decoder-only one says what is wrong."""
     del spec, revision
     return 1
 
 
-def fits_seq2seq_lm(spec: Any, revision: str | None) -> int:
+def fits_seq2seq_lm(spec: object, revision: str | None) -> int:
     """Return 2 if a model is an encoder-decoder, otherwise 0."""
     config = declared(spec, revision)
     return 2 if config is not None and kind_of(config) is ENCODER_DECODER else 0

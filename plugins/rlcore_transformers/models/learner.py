@@ -107,7 +107,7 @@ class ModelLearner(DividedModule, Generic[M]):
                 "process"
             )
 
-    def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> nn.Module:
+    def lockstep_copy(self, memo: dict[int, object], *, every_block: bool = False) -> nn.Module:
         """Return a copy of `module` that runs every block once in each forward pass (`rlcore.protocols.Divisible`)."""
         return self.module.lockstep_copy(memo, every_block=every_block)
 

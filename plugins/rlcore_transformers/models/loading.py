@@ -173,7 +173,7 @@ def _make_savable(model: PreTrainedModel) -> None:
 
 def build_options(config: TransformerConfig) -> dict[str, Any]:
     """Return the arguments for `from_config` and `from_pretrained`; transformers chooses those that are left out."""
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     if config.dtype != "auto":
         options["dtype"] = getattr(torch, config.dtype)
     if config.attention is not None:
@@ -311,7 +311,7 @@ def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONL
                 f"critic = {name!r}: it scores {critic_config.num_labels} labels, and a value is one number; "
                 "give a reward model (num_labels=1) or a language model"
             )
-        loader: Any = AutoModelForSequenceClassification
+        loader: object = AutoModelForSequenceClassification
     else:
         loader = kind.loader
     critic: PreTrainedModel = from_pretrained(loader, name, config, what="critic")

@@ -36,7 +36,7 @@ class TransformerConfig:
         None, "train only the top k blocks; the blocks below, the embeddings and parameters tied to them are frozen; "
         "0: only heads train; default: everything trains", ge=0, unit="layers",
     )  # fmt: skip
-    peft: dict[str, Any] | str | object | None = option(
+    peft: dict[str, Any] | str | Any | None = option(
         None, "adapter to train instead of the model's own weights: options of `peft` with a `type`, such as "
         "`{type: lora, r: 8}`, or the folder or hub id of a trained adapter",
     )  # fmt: skip

@@ -36,6 +36,7 @@ from rlcore_transformers.models.peft.adapters import bare_twin, find_adapters, m
 from rlcore_transformers.models.peft.inject import REWRITTEN, unwrap
 
 if TYPE_CHECKING:
+    from rlcore.types import State
     from rlcore_transformers.models.model_options import LanguageModelConfig
 
 
@@ -125,7 +126,7 @@ class Modelled(Protocol):
 
     model: PreTrainedModel
 
-    def state_dict(self, *, keep_vars: bool) -> dict[str, Any]:
+    def state_dict(self, *, keep_vars: bool) -> State:
         """Return all weights by name."""
         ...
 
@@ -265,7 +266,7 @@ def load_start(folder: Path, model: PreTrainedModel) -> None:
         adapters.load(folder / ADAPTER)
 
 
-def starting_point(spec: Any, start: Path | None, *, in_place: bool) -> Any:
+def starting_point(spec: object, start: Path | None, *, in_place: bool) -> Any:
     """Return the model to build a learner from: `spec`, or in a resumed run the one before training.
 
     Args:

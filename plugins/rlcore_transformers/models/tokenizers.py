@@ -126,7 +126,7 @@ def _changed_tokens(tokenizer: PreTrainedTokenizerBase, given: object) -> list[s
     return names
 
 
-def _options(spec: Any, given: Any, config: TransformerConfig | None) -> TokenizerConfig:
+def _options(spec: object, given: object, config: TransformerConfig | None) -> TokenizerConfig:
     """Complete the options: path, revision, and whether the repository's code may run."""
     if isinstance(given, Mapping) and isinstance(given.get("path"), PreTrainedTokenizerBase):
         raise ModelError(

@@ -15,7 +15,7 @@ import attrs
 
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import Sample, is_conversation
+from rlcore.types import Row, Sample, is_conversation
 from rlcore_transformers.data.chat import Chat, make_chat, render_prompt
 from rlcore_transformers.data.messages import TRAIN_KEYS, has_value, is_trained
 from rlcore_transformers.data.rendered_turns import TEXTS, texts_of
@@ -63,7 +63,7 @@ class Exchange:
         return not isinstance(self.answers[0], str)
 
 
-def read_content(row: Mapping[str, Any], key: str, where: str) -> Content:
+def read_content(row: Mapping[str, object], key: str, where: str) -> Content:
     """Return the string or the messages under a key of a row.
 
     Raises:
@@ -249,7 +249,7 @@ def _join(start: list[int], answer: list[int], count: int, limit: int) -> Sample
     return Sample(tokens=tuple(tokens), action_mask=mask, ended=len(tokens) == len(start) + len(answer))
 
 
-def number_rows(rows: Sequence[Any], what: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def number_rows(rows: Sequence[object], what: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the name of each row, for errors, and the row, which must be a mapping.
 
     Raises:
@@ -272,7 +272,7 @@ KEYS = {
 """Part of a row → its keys, of which the second is that of older versions of TRL."""
 
 
-def are_token_ids(rows: Sequence[tuple[str, Mapping[str, Any]]], answers: Sequence[str]) -> bool:
+def are_token_ids(rows: Sequence[tuple[str, Mapping[str, object]]], answers: Sequence[str]) -> bool:
     """Return whether rows are token ids: each has them for all `answers`, such as `chosen` and `rejected`.
 
     Raises:
@@ -289,7 +289,7 @@ def are_token_ids(rows: Sequence[tuple[str, Mapping[str, Any]]], answers: Sequen
 
 
 def read_token_ids(
-    rows: Iterable[tuple[str, Mapping[str, Any]]], answers: Sequence[str], tokenizer: PreTrainedTokenizerBase,
+    rows: Iterable[tuple[str, Mapping[str, object]]], answers: Sequence[str], tokenizer: PreTrainedTokenizerBase,
     data: DataConfig, *, max_length: int,
 ) -> list[tuple[Sample, ...]]:  # fmt: skip
     """Return one sample for each answer of each row, whose tokens are taken as they are, without BOS or EOS.
@@ -322,16 +322,16 @@ def read_token_ids(
     return made
 
 
-def token_keys(row: Mapping[str, Any], parts: Iterable[str]) -> set[str]:
+def token_keys(row: Mapping[str, object], parts: Iterable[str]) -> set[str]:
     """Return the keys of a row that hold the token ids of some parts."""
     return {key for part in parts if (key := _key(row, part)) is not None}
 
 
-def _key(row: Mapping[str, Any], part: str) -> str | None:
+def _key(row: Mapping[str, object], part: str) -> str | None:
     return next((key for key in KEYS[part] if row.get(key) is not None), None)
 
 
-def _ids(row: Mapping[str, Any], key: str, size: int, where: str) -> list[int]:
+def _ids(row: Row, key: str, size: int, where: str) -> list[int]:
     ids = row[key].tolist() if hasattr(row[key], "tolist") else row[key]  # of an array or a tensor
     if not isinstance(ids, list | tuple) or not all(type(each) is int and 0 <= each < size for each in ids):
         raise DataError(

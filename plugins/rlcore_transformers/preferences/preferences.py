@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
@@ -65,7 +65,7 @@ class Pair:
 
 @mixing
 def build_preferences(
-    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
+    source: object, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
 ) -> list[Pair]:
     """Read and tokenise preferences, in their order.
 
@@ -112,7 +112,7 @@ build_preferences.example_rows = [  # type: ignore[attr-defined]  # read by the 
 ]  # fmt: skip
 
 
-def read_preference(row: Mapping[str, Any], prompt_column: str, where: str) -> Exchange:
+def read_preference(row: Mapping[str, object], prompt_column: str, where: str) -> Exchange:
     """Return the prompt and both answers of a row.
 
     Raises:
@@ -138,7 +138,7 @@ def read_preference(row: Mapping[str, Any], prompt_column: str, where: str) -> E
     return Exchange(where, prompt, (chosen, rejected), template)
 
 
-def read_keys(row: Mapping[str, Any], prompt_column: str, *, is_ids: bool) -> set[str]:
+def read_keys(row: Mapping[str, object], prompt_column: str, *, is_ids: bool) -> set[str]:
     """Return the keys of a row that are read: of its texts or its token ids, and of what belongs to the pair."""
     keys = {"margin", *REF_LOGPROBS, *(("label",) if row.get("label") == TIE else ())}
     if is_ids:
@@ -182,7 +182,7 @@ def _is_letter(character: str) -> bool:
     return character.isalnum() or character in "_'" or unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
 
 
-def _read_margin(row: Mapping[str, Any], where: str) -> float | None:
+def _read_margin(row: Mapping[str, object], where: str) -> float | None:
     margin = read_number(row.get("margin"))
     if margin is None or (isinstance(margin, float) and math.isnan(margin)):
         return None
@@ -191,7 +191,7 @@ def _read_margin(row: Mapping[str, Any], where: str) -> float | None:
     return float(margin)
 
 
-def _read_ref_logprobs(row: Mapping[str, Any], where: str) -> tuple[float, float] | None:
+def _read_ref_logprobs(row: Mapping[str, object], where: str) -> tuple[float, float] | None:
     values = [read_number(row.get(key)) for key in REF_LOGPROBS]
     if all(value is None for value in values):
         return None
@@ -284,7 +284,7 @@ class LabelledSample:
 
 @mixing
 def build_unpaired(
-    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
+    source: object, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
 ) -> list[LabelledSample | Pair]:
     """Read and tokenise answers with a verdict each, in their order.
 
@@ -323,7 +323,7 @@ build_unpaired.example_rows = [  # type: ignore[attr-defined]  # read by the con
 ]  # fmt: skip
 
 
-def _read_labelled(row: Mapping[str, Any], prompt_column: str, where: str) -> Exchange:
+def _read_labelled(row: Mapping[str, object], prompt_column: str, where: str) -> Exchange:
     if row.get("completion") is None and row.get("chosen") is not None:
         return read_preference(row, prompt_column, where)
     prompt, completion = (read_content(row, key, where) for key in (prompt_column, "completion"))
@@ -332,7 +332,7 @@ def _read_labelled(row: Mapping[str, Any], prompt_column: str, where: str) -> Ex
     return Exchange(where, prompt, (completion,), template_variables(row, where))
 
 
-def _read_keys(row: Mapping[str, Any], prompt_column: str, ids: Sequence[str] | None) -> set[str]:
+def _read_keys(row: Mapping[str, object], prompt_column: str, ids: Sequence[str] | None) -> set[str]:
     """Return the keys of a row that are read; a row of preferences has no verdict of its own."""
     if ids is not None:
         return token_keys(row, ("prompt", *ids)) | ({"label"} if len(ids) == 1 else set())
@@ -342,7 +342,7 @@ def _read_keys(row: Mapping[str, Any], prompt_column: str, ids: Sequence[str] | 
     return {prompt_column, *answers, *(() if is_pair else ("label",)), *(TEMPLATE_KEYS if is_chat else ())}
 
 
-def _read_label(row: Mapping[str, Any], where: str) -> bool:
+def _read_label(row: Mapping[str, object], where: str) -> bool:
     label = row.get("label")
     label = BOOLEANS.get(label.strip().lower(), label) if isinstance(label, str) else label  # a cell of a table
     if isinstance(label, bool) or label in (0, 1):

@@ -252,7 +252,7 @@ class TokenIds:
     forbidden: frozenset[int]
 
     @classmethod
-    def read(cls, options: TokenOptions, tokenizer: Any) -> TokenIds:
+    def read(cls, options: TokenOptions, tokenizer: object) -> TokenIds:
         """Look up the tokens that options name.
 
         Raises:

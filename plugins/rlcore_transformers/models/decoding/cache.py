@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import attrs
 import torch
@@ -46,8 +46,8 @@ class PreallocatedLayer(DynamicLayer):
         self,
         key_states: Tensor,
         value_states: Tensor,
-        *args: Any,  # noqa: ARG002 - other kinds of layers use it
-        **kwargs: Any,  # noqa: ARG002 - the same
+        *args: object,  # noqa: ARG002 - other kinds of layers use it
+        **kwargs: object,  # noqa: ARG002 - the same
     ) -> tuple[Tensor, Tensor]:
         """Append the keys and values of new tokens, float[B, heads, T, D], and return those of all tokens."""
         if self.length == 0:

@@ -123,7 +123,7 @@ class CausalDecoder:
         return outputs
 
     def _forward(self, tokens: Tensor, start: int) -> DecodeStep:
-        inputs: dict[str, Any] = {
+        inputs: dict[str, object] = {
             "input_ids": tokens,
             "attention_mask": self._mask[:, start if self._is_recurrent else 0 : self._length],
             self._cache_name: self._cache,
@@ -244,7 +244,7 @@ class Seq2SeqDecoder:
         self._encoded.last_hidden_state = self._encoded.last_hidden_state[rows]
 
     def _forward(self, tokens: Tensor) -> DecodeStep:
-        inputs: dict[str, Any] = {
+        inputs: dict[str, object] = {
             "encoder_outputs": self._encoded,
             "attention_mask": self._mask,
             "decoder_input_ids": tokens,

@@ -38,7 +38,7 @@ def adapter_layers(module: nn.Module) -> dict[str, Any]:
 
 def _outer_layers(module: nn.Module) -> dict[str, Any]:
     """Return the layers of `adapter_layers` that lie in no other one."""
-    outer: dict[str, Any] = {}
+    outer: dict[str, object] = {}
     for name, layer in adapter_layers(module).items():
         if not any(name.startswith(f"{each}.") for each in outer):
             outer[name] = layer
@@ -72,7 +72,7 @@ def merged_layer(layer: nn.Module, whole: Mapping[int, Tensor]) -> nn.Module:
         layer: a layer with an adapter.
         whole: identity of each of its parameters → the values to merge.
     """
-    memo: dict[int, Any] = {
+    memo: dict[int, object] = {
         id(each): nn.Parameter(whole[id(each)].detach().clone(), requires_grad=False) for each in layer.parameters()
     }
     return _own_layer(copy.deepcopy(layer, memo), merge=True)
@@ -117,7 +117,7 @@ def bare_twin(model: PreTrainedModel) -> PreTrainedModel:
 
 def merged_twin(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of the model on the CPU with its adapters merged into the weights; the model is not changed."""
-    memo: dict[int, Any] = {id(tensor): _on_cpu(tensor) for tensor in _tensors(model)}
+    memo: dict[int, object] = {id(tensor): _on_cpu(tensor) for tensor in _tensors(model)}
     twin: PreTrainedModel = copy.deepcopy(model, memo)
     _part(twin, [layer.get_base_layer() for layer in adapter_layers(twin).values() if hasattr(layer, "get_base_layer")])
     take_out(twin, merge=True)

@@ -48,7 +48,7 @@ PROBLEMS = (ValueError, TypeError, KeyError, AttributeError, NotImplementedError
 """Errors that peft raises for an unsupported option or layer."""
 
 
-def attach(model: PreTrainedModel, given: Any) -> None:
+def attach(model: PreTrainedModel, given: object) -> None:
     """Inject an adapter into the model, in place; afterwards only the adapter trains.
 
     Args:
@@ -139,7 +139,7 @@ def _configured(given: Any) -> Any:
         raise ModelError(f"model.peft = {dict(given)}: peft refuses it: {first_line(error)}") from error
 
 
-def _check_values(cls: type, options: Mapping[str, Any], *, whole: bool = False) -> None:
+def _check_values(cls: type, options: Mapping[str, object], *, whole: bool = False) -> None:
     """Check the types of options, as far as peft annotates them with types of a configuration file.
 
     Raises:

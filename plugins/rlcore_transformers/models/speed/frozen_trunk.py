@@ -149,7 +149,7 @@ class FrozenTrunk:
             self._memory = before
 
     @contextmanager
-    def replaying(self, model: PreTrainedModel, inputs: dict[str, Any]) -> Iterator[None]:
+    def replaying(self, model: PreTrainedModel, inputs: dict[str, object]) -> Iterator[None]:
         """Let the trunk's blocks in `model` return cached outputs in the one forward pass inside this context.
 
         If no sequence of the batch is cached, the blocks run and their outputs are cached. If some are, the others are
@@ -182,7 +182,7 @@ class FrozenTrunk:
         """Return a trunk that replays what this one has cached, in passes that have no others inside."""
         return TrunkFollower(self)
 
-    def needs_pass(self, inputs: dict[str, Any]) -> bool:
+    def needs_pass(self, inputs: dict[str, object]) -> bool:
         """Return whether some but not all sequences of a batch are cached, so that the others need a pass first."""
         layout = None if self._memory is None else Layout.of(inputs)
         if self._memory is None or layout is None:
@@ -247,7 +247,7 @@ class TrunkFollower:
     def __deepcopy__(self, _: object) -> TrunkFollower:
         return self
 
-    def replaying(self, model: PreTrainedModel, inputs: dict[str, Any]) -> AbstractContextManager[None]:
+    def replaying(self, model: PreTrainedModel, inputs: dict[str, object]) -> AbstractContextManager[None]:
         """Replay cached outputs in the one forward pass inside this context, or cache them."""
         return nullcontext() if self._trunk.needs_pass(inputs) else self._trunk.replaying(model, inputs)
 
