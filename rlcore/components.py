@@ -71,7 +71,7 @@ class Component(Generic[T]):
     version: str
     summary: str
     reference: Any
-    config_reference: object
+    config_reference: Any
     facts: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property

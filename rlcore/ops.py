@@ -287,7 +287,7 @@ def is_stochastic(module: nn.Module) -> bool:
     return any(holder[name] > 0 for holder, name in rates)
 
 
-def _stochastic_options(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
+def _stochastic_options(module: nn.Module) -> Iterator[tuple[dict[str, object], str]]:
     """Yield the dictionary and key of every rate of dropout, layerdrop or jitter in `module`."""
     for part in module.modules():
         # Some dropout layers of peft are not subclasses of torch's.

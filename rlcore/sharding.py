@@ -198,7 +198,7 @@ class DividedModule:
     def check_divisible(self, strategy: str) -> None:
         """Raise nothing: the weights can be divided."""
 
-    def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> nn.Module:  # noqa: ARG002
+    def lockstep_copy(self, memo: dict[int, object], *, every_block: bool = False) -> nn.Module:  # noqa: ARG002
         """Return a copy of `module`, which runs the same blocks in every pass."""
         trained: nn.Module = copy.deepcopy(self.module, memo)
         return trained

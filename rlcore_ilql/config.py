@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -71,7 +71,7 @@ class ILQLConfig(BatchOptions):
     )
 
 
-def workload(config: ILQLConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
+def workload(config: ILQLConfig, num_prompts: int) -> Mapping[str, object]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes and heads of a run with these options, for `rlcore plan`."""
     return {"value_head": True, "heads": q_heads(config.num_q_heads)}
 

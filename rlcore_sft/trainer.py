@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -23,7 +23,7 @@ class SFTTrainer:
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
 
     @staticmethod
-    def workload(config: object, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG004  (as of every trainer)
+    def workload(config: object, num_prompts: int) -> Mapping[str, object]:  # noqa: ARG004  (as of every trainer)
         """Return no more for `rlcore plan` than the options say."""
         return {}
 
@@ -43,8 +43,8 @@ class SFTTrainer:
         """Yield after each optimizer step."""
         config = self.config
         while True:
-            indices, meter = self.order.take_within_pass(config.batch_size), self.updater.meter()
-            batch = stack_samples([self.samples[i] for i in indices]).to(self.updater.device)
+            indices, meter = self.order.take_within_pass(config.batch_size), self.run.meter()
+            batch = stack_samples([self.samples[i] for i in indices]).to(self.run.device)
             count = self.updater.accumulate(
                 batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )

@@ -54,7 +54,7 @@ def brightness(images: Tensor | Sequence[Image.Image]) -> list[float]:
     return [sum(_means(image)) / 3 for image in images]
 
 
-def example_outputs() -> dict[str, Any]:
+def example_outputs() -> dict[str, object]:
     """Return twelve images for the conformance kit."""
     generator = torch.Generator().manual_seed(0)
     noise, level = torch.rand(12, 3, 8, 8, generator=generator), torch.linspace(0, 1, 12).view(-1, 1, 1, 1)

@@ -32,7 +32,7 @@ FEW = 2
 """Denoising steps that are run; the others take room for their latents only."""
 
 
-def workload(config: DDPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
+def workload(config: DDPOConfig, num_prompts: int) -> Mapping[str, object]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of a run, in images."""
     return {
         "batch_size": config.batch_size, "micro_batch_size": config.micro_batch_size, "num_sampled": config.rollouts,
@@ -40,7 +40,7 @@ def workload(config: DDPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa
     }  # fmt: skip
 
 
-def rehearse(model: ImagePipeline, config: DDPOConfig, settings: TrainConfig, world: int) -> Mapping[str, object]:
+def rehearse(model: ImagePipeline, config: DDPOConfig, settings: TrainConfig, world: int) -> Mapping[str, Any]:
     """Return the parts of a round.
 
     Args:
@@ -197,10 +197,10 @@ class DDPOTrainer:
 
     def update(self, batch: Round) -> Metrics:
         """Learn from a round: `epochs` passes over it, each image in one optimizer step of a pass."""
-        begun, meter, skipped = time.perf_counter(), self.updater.meter(), self.updater.num_skipped
+        begun, meter, skipped = time.perf_counter(), self.run.meter(), self.updater.num_skipped
         for epoch in range(self.config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
-            steps = batch.mine(self._choose_steps(len(batch), seed)).to(self.updater.device)
+            steps = batch.mine(self._choose_steps(len(batch), seed)).to(self.run.device)
             for minibatch in batch.with_columns(chosen=steps).minibatches(self.config.batch_size, seed=seed):
                 self._learn(minibatch, meter)
         return meter.means() | {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
@@ -149,6 +149,6 @@ def check(config: DistillConfig) -> None:
         )
 
 
-def workload(config: DistillConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
+def workload(config: DistillConfig, num_prompts: int) -> Mapping[str, object]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of a run with these options, for `rlcore plan`."""
     return {"batch_size": config.batch_size, "reference": not config.server.url}

@@ -73,7 +73,7 @@ class ServerLogprobs:
         ids = torch.tensor([ids for ids, _ in every], dtype=torch.long).view(-1, k)
         return ids, torch.tensor([logprobs for _, logprobs in every], dtype=torch.float32).view(-1, k)
 
-    def _body(self, tokens: Sequence[int]) -> dict[str, Any]:
+    def _body(self, tokens: Sequence[int]) -> dict[str, object]:
         return {
             "model": self.options.model, "prompt": list(tokens), "max_tokens": 1, "temperature": 0.0,
             "prompt_logprobs": self.options.top_k,

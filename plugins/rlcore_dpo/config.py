@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from rlcore.config import config, evolve, option
 from rlcore.errors import ConfigError
@@ -234,7 +234,7 @@ def sample_pipeline(config: DPOConfig) -> str:
     return "unpaired" if config.loss == "kto" else "preferences"
 
 
-def workload(config: DPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
+def workload(config: DPOConfig, num_prompts: int) -> Mapping[str, object]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of a run with these options, for `rlcore plan`."""
     config = resolve(config)
     group = 1 if config.loss == "kto" else 2

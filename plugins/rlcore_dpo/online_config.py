@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
@@ -69,7 +69,7 @@ def pair_options(config: OnlineDPOConfig) -> DPOConfig:
     return resolve(DPOConfig(precompute_ref=False, cache_ref=False, batch_size=config.batch_size, **shared))
 
 
-def workload(config: OnlineDPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
+def workload(config: OnlineDPOConfig, num_prompts: int) -> Mapping[str, object]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of a run with these options, for `rlcore plan`."""
     compares = not config.reference_free and not {*weights_of(pair_options(config))} <= {"cpo", "simpo", "orpo"}
     return {

@@ -251,7 +251,7 @@ class Factory:
     wrong_rows: str = ""
     example_turns: Sequence[str] = ()
     reward_names: Sequence[str] = ()
-    shutdown: Callable[[], object] | None = None
+    shutdown: Callable[[], Any] | None = None
     source: str = ""
     is_remote: bool = False
 

@@ -354,7 +354,7 @@ def _texts_of(messages: Sequence[Message]) -> list[str]:
     return found
 
 
-def _calls_for(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _calls_for(messages: Sequence[Message]) -> list[dict[str, object]]:
     """Return stand-ins of the calls whose results are among the messages: templates refuse results without calls."""
     results = [each for each in messages if each["role"] in ("tool", "function", "ipython")]
     return [

@@ -355,7 +355,7 @@ def _numbers(episode: Episode, counted: Iterable[str], *, has_tools: bool) -> di
     return episode.numbers | ({"episode/tool_calls": calls} if has_tools else {}) | named
 
 
-def _arguments(episodes: Sequence[Episode], about: Callable[[Episode], dict[str, object]]) -> dict[str, list[Any]]:
+def _arguments(episodes: Sequence[Episode], about: Callable[[Episode], dict[str, Any]]) -> dict[str, list[Any]]:
     asked = [_plain(e.prompt.messages or [{"role": "user", "content": e.prompt.text}]) for e in episodes]
     said = [_plain(episode.messages) for episode in episodes]
     return {

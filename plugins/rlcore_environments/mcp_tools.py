@@ -78,12 +78,12 @@ class McpSession:
             return found
 
         try:
-            found: list[object] = background(pages()).result(CONNECT_S)
+            found: list[Any] = background(pages()).result(CONNECT_S)
         except Exception as error:
             raise self._gone(f"does not list its tools: {_first(error)}") from error
         return found
 
-    def call(self, name: str, arguments: Mapping[str, object], timeout_s: float) -> str:
+    def call(self, name: str, arguments: Mapping[str, Any], timeout_s: float) -> str:
         """Return the result of a tool as text.
 
         Raises:
@@ -211,7 +211,7 @@ class McpServer:
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "schemas": self.schemas}
 
-    def __setstate__(self, state: dict[str, object]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"_lock": threading.Lock(), "_shared": list[McpSession]()}
 
     @property

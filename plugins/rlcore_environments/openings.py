@@ -395,7 +395,7 @@ def seeds_of(split: str, options: SeedOptions) -> range:
     return range(options.seed, first) if split == "eval" else range(first, first + options.train_rows)
 
 
-def function_of(given: Any, what: str) -> Callable[..., Any] | None:
+def function_of(given: object, what: str) -> Callable[..., Any] | None:
     """Return a function that is given itself or as `module:function`.
 
     Args:
@@ -409,7 +409,7 @@ def function_of(given: Any, what: str) -> Callable[..., Any] | None:
     found = load_reference(given, what) if isinstance(given, str) else given
     if found is not None and not callable(found):
         raise ConfigError(f"{what} = {given!r:.80}: must be a function, or `module:function`")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def near_names(name: str, known: Iterable[str]) -> str:

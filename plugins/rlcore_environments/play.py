@@ -67,7 +67,7 @@ class Play:
         """Make the environment of each episode, and reset it."""
         self._settle([(episode, self._open(episode)) for episode in episodes])
 
-    def _begin(self, episode: Episode, found: list[dict[str, object]]) -> None:
+    def _begin(self, episode: Episode, found: list[dict[str, Any]]) -> None:
         complete = self.sampler.given(episode.read).complete
         if complete is None:
             self._check_opening(episode, found)
@@ -404,7 +404,7 @@ class ToolErrors:
         )  # fmt: skip
 
 
-def _row(episode: Episode) -> dict[str, Any]:
+def _row(episode: Episode) -> dict[str, object]:
     prompt = episode.prompt
     asked: dict[str, object] = {} if prompt.messages is None else {"messages": list(prompt.messages)}
     return {

@@ -155,7 +155,7 @@ class Player:
         self,
         pipeline: PromptPipeline,
         rows: Sequence[Mapping[str, object]],
-        openings: Sequence[list[dict[str, object]]],
+        openings: Sequence[list[dict[str, Any]]],
         tokenizer: object,
         data: DataConfig,
         *,
@@ -280,7 +280,7 @@ class Player:
         target: object = known.get(trainer).target() if trainer in known else None
         return "reward_fn" in TrainerTraits(target).needs and _is_only_environment(self.config.data.reward_fn)
 
-    def example(self, prompt: Prompt, tokenizer: object) -> tuple[Sample, list[dict[str, Any]]]:
+    def example(self, prompt: Prompt, tokenizer: object) -> tuple[Sample, list[dict[str, object]]]:
         """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""
         turns: Any = ExampleTurns(self.factory.example_turns)
         most = min(MOST, self.options.max_turns or self.factory.max_turns or MOST)

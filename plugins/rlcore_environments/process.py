@@ -123,7 +123,7 @@ class Worker:
         except ProcessDied:
             pass
 
-    def _answer(self, method: str, episode: int, arguments: Mapping[str, object], limit_s: float) -> object:
+    def _answer(self, method: str, episode: int, arguments: Mapping[str, object], limit_s: float) -> Any:
         answer: Future[Any] = Future()
         number = next(self._ids)
         limit = Limit(limit_s)

@@ -50,7 +50,7 @@ _COUNTS_CALLS = "episode/tool_calls"
 FORM = "a row of rollouts.jsonl or completions.jsonl of a run with an environment has 'prompt' and 'transcript'"
 
 
-def read_episodes(source: object) -> list[dict[str, Any]]:
+def read_episodes(source: object) -> list[dict[str, object]]:
     """Return recorded episodes that did not fail; `reward` is a list with one number for each turn of the policy.
 
     Args:
@@ -115,7 +115,7 @@ build_episodes.example_rows = [  # type: ignore[attr-defined]  # read by the con
 ]  # fmt: skip
 
 
-def _checked(row: object, where: str) -> Mapping[str, Any]:
+def _checked(row: object, where: str) -> Mapping[str, object]:
     found: Mapping[str, object] = row if isinstance(row, Mapping) else {}
     transcript = found.get("transcript")
     if not isinstance(transcript, Sequence) or not all(isinstance(each, Mapping) for each in transcript):
@@ -140,7 +140,7 @@ def _failed(row: Row) -> bool:
 def _tools(row: Row, where: str) -> list[Any]:
     """Return the schemas of the tools that the policy could call: of the row, or of its first message."""
     tools = row.get(TOOLS) or row["transcript"][0].get(TOOLS)
-    found: list[object] = template_variables({TOOLS: tools}, where).get(TOOLS, [])
+    found: list[Any] = template_variables({TOOLS: tools}, where).get(TOOLS, [])
     return found
 
 

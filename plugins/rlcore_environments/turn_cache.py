@@ -187,7 +187,7 @@ class TurnCache:
             more = max(needed, int(GROWTH * held)) - held
             self._own = [(pad(keys, (0, 0, 0, more)), pad(values, (0, 0, 0, more))) for keys, values in self._own]
 
-    def read_next(self, tokens: Sequence[Sequence[int]]) -> dict[str, Any]:
+    def read_next(self, tokens: Sequence[Sequence[int]]) -> dict[str, object]:
         """Prepare a forward pass on further tokens of the first K rows, and return the model's inputs."""
         counts = torch.tensor([len(each) for each in tokens])
         before, begins = self._sizes[: len(tokens)], self.begins[: len(tokens)]

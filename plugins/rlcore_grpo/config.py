@@ -207,7 +207,7 @@ class GRPOConfig(BatchOptions):
     optimizer: OptimizerConfig = option(GRPOOptimizer(), "optimizer, learning-rate schedule, gradient clipping")
 
 
-def workload(config: GRPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
+def workload(config: GRPOConfig, num_prompts: int) -> Mapping[str, object]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of a run with these options, for `rlcore plan`."""
     batch_size = -(-config.rollouts // config.num_generations // config.minibatches) * config.num_generations
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -23,7 +23,7 @@ class ReinforceTrainer:
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
 
     @staticmethod
-    def workload(config: object, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG004  (as of every trainer)
+    def workload(config: object, num_prompts: int) -> Mapping[str, object]:  # noqa: ARG004  (as of every trainer)
         """Return no more for `rlcore plan` than the options say."""
         return {}
 
@@ -64,7 +64,7 @@ class ReinforceTrainer:
 
     def update(self, rows: Trajectories) -> Metrics:
         """Make the optimizer step of a round, of its rows."""
-        config, meter, batch = self.config, self.updater.meter(), self.run.round(rows)
+        config, meter, batch = self.config, self.run.meter(), self.run.round(rows)
         self.updater.accumulate(batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
         self.updater.step(meter)
         return meter.means()

@@ -46,7 +46,7 @@ AXIS_POINTS = 500
 """Steps whose seconds and tokens are on a page; between them they are interpolated."""
 
 
-def page_data(runs: Sequence[RunRecord], *, stamp: str = "", keys: Sequence[str] = ()) -> dict[str, Any]:
+def page_data(runs: Sequence[RunRecord], *, stamp: str = "", keys: Sequence[str] = ()) -> dict[str, object]:
     """Return what the page of one run or several shows.
 
     Args:
@@ -131,7 +131,7 @@ def _headline(kinds: Sequence[Variant]) -> list[str]:
     return list(dict.fromkeys(name for turn in turns for name in turn if name is not None))
 
 
-def _axes(kind: Variant) -> dict[str, Any]:
+def _axes(kind: Variant) -> dict[str, object]:
     """Return the seconds and the tokens up to some steps of a variant's first run, for the axis of its charts."""
     named = zip(("time", "tokens"), spent(kind.runs[0]), strict=True)
     return {name: _points(_every(series)) for name, series in named if series is not None}
@@ -153,7 +153,7 @@ def curve_groups(kinds: Sequence[Variant]) -> list[dict[str, Any]]:
     return groups
 
 
-def _curves(plain: str, names: Iterable[str], kinds: Sequence[Variant], num_points: int) -> list[dict[str, Any]]:
+def _curves(plain: str, names: Iterable[str], kinds: Sequence[Variant], num_points: int) -> list[dict[str, object]]:
     """Return the curves of a chart: of each variant the training's, the evaluation's, and those of a sweep."""
     curves = []
     for name in sorted(each for each in names if plain_name(each) == plain):
@@ -171,7 +171,7 @@ def _curves(plain: str, names: Iterable[str], kinds: Sequence[Variant], num_poin
     return curves
 
 
-def _points(series: Series) -> dict[str, Any]:
+def _points(series: Series) -> dict[str, object]:
     return {"steps": series.steps.tolist(), "values": _numbers(series.values)}
 
 
@@ -204,11 +204,11 @@ def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
     return {name: rounded(float(value)) if abs(value) < 1e300 else None for name, value in numbers.items()}
 
 
-def _option(row: OptionRow) -> dict[str, Any]:
+def _option(row: OptionRow) -> dict[str, object]:
     return attrs.asdict(row) | {"changed": row.is_changed, "differs": row.differs}
 
 
-def _ends(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+def _ends(runs: Sequence[RunRecord]) -> list[dict[str, object]]:
     """Return of every metric the mean of the last fifth of its values in each run."""
     ends = [last_values(run.metrics) for run in runs]
     names = dict.fromkeys(name for values in ends for name in values)
@@ -227,6 +227,6 @@ def _differences(kinds: Sequence[Variant]) -> list[dict[str, Any]]:
     ]
 
 
-def _difference(each: Difference) -> dict[str, Any]:
+def _difference(each: Difference) -> dict[str, object]:
     numbers = {name: rounded(getattr(each, name)) for name in ("a", "b", "mean", "half_width")}
     return {**attrs.asdict(each), **numbers, "name": visible(each.name), "verdict": each.verdict}

@@ -187,7 +187,7 @@ def read_run(folder: Path, *, is_running: bool | None = None) -> RunRecord:
     return attrs.evolve(record, end=_read_end(record, is_running=is_running))
 
 
-def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, object], dict[str, str], tuple[str, ...]]:
+def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, Any], dict[str, str], tuple[str, ...]]:
     """Return the configuration, the versions of plugins and the headline; append sentences on what cannot be read."""
     try:
         head = read_whole(file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from rlcore.config import config, option
 from rlcore.settings import BatchOptions, OptimizerConfig
@@ -98,6 +98,6 @@ class ProcessRewardModelConfig(RewardModelConfig):
     )
 
 
-def workload(config: RewardConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
+def workload(config: RewardConfig, num_prompts: int) -> Mapping[str, object]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of the trainer `reward` with these options, for `rlcore plan`."""
     return {"batch_size": 2 * config.batch_size, "group": 2}

@@ -104,7 +104,7 @@ class Language:
         codes = [self._iso(code) for code in sorted(self.codes)]
         return self._lingua.LanguageDetectorBuilder.from_iso_codes_639_1(*codes).build()
 
-    def _iso(self, code: str) -> Any:
+    def _iso(self, code: str) -> object:
         return getattr(self._lingua.IsoCode639_1, code.upper(), None) if code.isalpha() and len(code) == 2 else None
 
     def _known(self) -> list[str]:

@@ -113,7 +113,7 @@ class FullySharded(StepsParts):
         }
         load_optimizer(self.optimizer, {**state, "state": cut})
 
-    def _restored(self, part: Tensor, saved: object) -> Any:
+    def _restored(self, part: Tensor, saved: Any) -> Any:
         """Return a value in the state of a parameter: a tensor of its shape is cut as it is."""
         if isinstance(saved, Tensor):
             saved = SavedTensor.of(saved)
@@ -126,7 +126,7 @@ class FullySharded(StepsParts):
             DTensor.from_local(rows, self._mesh, self._placements, shape=part.shape, stride=part.stride())
         )
 
-    def _run(self, *args: object, **options: object) -> Any:
+    def _run(self, *args: Any, **options: Any) -> Any:
         """Call the parts, which torch gathers."""
         with warnings.catch_warnings():  # torch warns of views, which the policy and the scorer return copies of
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
@@ -187,7 +187,7 @@ class FullySharded(StepsParts):
         """Return a part where parts are kept; torch makes them on the device of the mesh."""
         return part.cpu() if isinstance(self._offload, CPUOffloadPolicy) else part
 
-    def _copy(self, part: Tensor, whole: object) -> None:
+    def _copy(self, part: Tensor, whole: Any) -> None:
         """Overwrite a part by rows of a whole tensor, or of a slice of a file that contains it."""
         own = _local(part)
         if own.numel():

@@ -122,7 +122,7 @@ def start(processes: int, words: Sequence[str]) -> int:
         return _report(_errors(Path(folder)), failed)
 
 
-def _errors(folder: Path) -> list[dict[str, Any]]:
+def _errors(folder: Path) -> list[dict[str, object]]:
     """Return the errors that processes recorded, in the order of time."""
     found = [json.loads(file.read_text(encoding="utf-8")) for file in folder.rglob("error.json")]
     return sorted(found, key=lambda error: int(error["time_ns"]))
@@ -179,7 +179,7 @@ def _options(variable: str) -> dict[str, Any]:
     return {**shard, "run.offload": True} if offload else shard
 
 
-def _of_fsdp() -> tuple[dict[str, Any], bool]:
+def _of_fsdp() -> tuple[dict[str, object], bool]:
     """Return the options of a run for FSDP, and whether it keeps the parts in the CPU's memory."""
     offload = is_set("FSDP_OFFLOAD_PARAMS")
     if os.environ.get("FSDP_VERSION") == "2":
@@ -189,7 +189,7 @@ def _of_fsdp() -> tuple[dict[str, Any], bool]:
     return ({"run.shard": "fsdp", "run.shard_within": within} if within else {}), offload
 
 
-def _of_deepspeed() -> tuple[dict[str, Any], bool]:
+def _of_deepspeed() -> tuple[dict[str, object], bool]:
     """Return the options of a run for DeepSpeed, whose configuration file is not read; and whether it offloads."""
     kept = [os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE", "none") for what in ("OPTIMIZER", "PARAM")]
     stage = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "")

@@ -176,7 +176,9 @@ def _check_layer(layer: nn.Module, name: str, kind: str, style: str, world: int)
         )
 
 
-def run_on_all_rows(forward: Callable[..., Any], rank: int, arrays: Sequence[Tensor], options: dict[str, Any]) -> Any:
+def run_on_all_rows(
+    forward: Callable[..., Any], rank: int, arrays: Sequence[Tensor], options: dict[str, object]
+) -> object:
     """Call `forward` on the rows of all processes, and return the outputs for the rows of this process; collective.
 
     Args:
@@ -335,7 +337,7 @@ class TensorParallel(StepsParts):
         """Restore a state with whole tensors, of which this process keeps its parts."""
         load_optimizer(self.optimizer, {**state, "state": self._each(state["state"], self._restored)})
 
-    def _each(self, state: dict[int, State], change: Any) -> dict[int, dict[str, Any]]:
+    def _each(self, state: dict[int, State], change: Any) -> dict[int, dict[str, object]]:
         """Apply `change` to a part and the tensors in the state of its parameter."""
         own = {id(each): part for each, part in zip(self.parameters, self._parts, strict=True)}
         parts = [own[id(each)] for group in self.optimizer.param_groups for each in group["params"]]

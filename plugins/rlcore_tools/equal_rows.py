@@ -367,7 +367,7 @@ def _read(settings: TrainConfig, where: str, num_rows: int) -> list[Shown]:
     return found
 
 
-def _taken(source: Any, data: DataConfig, seed: int) -> Any:
+def _taken(source: object, data: DataConfig, seed: int) -> object:
     """Return a source, or the first rows of a stream."""
     stream = open_stream(source, data, seed=seed)
     return source if stream is None else list(islice(iter(stream), STREAMED))

@@ -262,7 +262,7 @@ def _block(text: str) -> str:
     return "\n".join(f"    {line}" for line in cut.splitlines() or [" "])
 
 
-def _versions(trainer: Component[Any] | None) -> str:
+def _versions(trainer: Component[object] | None) -> str:
     dists = ["rlcore", *([trainer.dist] if trainer else []), "transformers", "torch", "datasets"]
     rows = [("Python", platform.python_version()), *((dist, version(dist)) for dist in dict.fromkeys(dists))]
     return _table(("package", "version"), rows)
@@ -273,7 +273,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
+def _lines(file: Path) -> list[dict[str, object]]:
     try:
         return [from_json(line) for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):  # the folder may have been moved since the run

@@ -113,7 +113,7 @@ def _find_all_options(name: str) -> list[Options]:
     ]
 
 
-def find_components(name: str, sections: Collection[str]) -> list[Component[Any]]:
+def find_components(name: str, sections: Collection[str]) -> list[Component[object]]:
     """Return the components of any kind with a name.
 
     Args:
@@ -330,7 +330,7 @@ def options_as_json(found: list[Options]) -> str:
     return json.dumps({"schema": SCHEMA, "rlcore": __version__, "shown": shown}, indent=2)
 
 
-def find_layers(name: str | None) -> list[tuple[Component[Any], list[Layer]]]:
+def find_layers(name: str | None) -> list[tuple[Component[object], list[Layer]]]:
     """Return the wrappers of each component called `name`, or of every component; no component is built.
 
     Raises:

@@ -129,7 +129,7 @@ def show_rows(
     return Shown(name, shown, _lengths(rows, data, context))
 
 
-def _raw_rows(source: object, name: str, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[Any]:
+def _raw_rows(source: object, name: str, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[object]:
     answers = () if name.endswith("prompts") else (*OUTPUT_KEYS, *ANSWERS)
     try:
         return load_rows(source, tokenizer, data, name, answers=answers, names_unread=False)
@@ -182,7 +182,7 @@ def _turns(
 
 
 def _show(
-    name: str, row: object, written: _Written | None, tokenizer: PreTrainedTokenizerBase, data: DataConfig
+    name: str, row: Any, written: _Written | None, tokenizer: PreTrainedTokenizerBase, data: DataConfig
 ) -> PreviewRow:
     if isinstance(row, Prompt):
         texts = _texts(tokenizer, row.tokens)

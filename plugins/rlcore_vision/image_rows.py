@@ -155,7 +155,7 @@ def _refuse_names(text: str, where: str) -> None:
         )
 
 
-def _converse(images: ImageStore, messages: Any, given: list[int], where: str) -> list[dict[str, Any]]:
+def _converse(images: ImageStore, messages: Any, given: list[int], where: str) -> list[dict[str, object]]:
     rest = list(given)
     made: list[dict[str, object]] = []
     has_places = False
@@ -183,7 +183,7 @@ def _converse(images: ImageStore, messages: Any, given: list[int], where: str) -
     return made
 
 
-def _part(images: ImageStore, part: Any, rest: list[int], where: str, *, has_images: bool) -> tuple[list[Any], bool]:
+def _part(images: ImageStore, part: Any, rest: list[int], where: str, *, has_images: bool) -> tuple[list[object], bool]:
     """Return the parts that a part of a message becomes, and whether it has the place of an image of the row."""
     if is_image(part):
         source = next((part[key] for key in _SOURCES if part.get(key) is not None), None)
@@ -206,7 +206,7 @@ def _part(images: ImageStore, part: Any, rest: list[int], where: str, *, has_ima
     return placed, True
 
 
-def _token(images: ImageStore, source: Any, rest: list[int], where: str) -> int:
+def _token(images: ImageStore, source: object, rest: list[int], where: str) -> int:
     if source is None:
         if not rest:
             raise DataError(

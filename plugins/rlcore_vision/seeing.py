@@ -51,7 +51,7 @@ class ReadImages:
 
     def __call__(
         self, model: PreTrainedModel, args: object, inputs: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]] | None:
+    ) -> tuple[Any, dict[str, object]] | None:
         """Return the model's inputs with `inputs_embeds` in place of `input_ids`; None to leave them as they are."""
         tokens = inputs.get("input_ids")
         if not isinstance(tokens, Tensor):

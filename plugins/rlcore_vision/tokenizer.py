@@ -53,7 +53,7 @@ class Seeing:
                 "or leave it or the row out"
             )
 
-    def apply_chat_template(self, conversation: Any, *args: Any, tokenize: bool = False, **kwargs: Any) -> Any:
+    def apply_chat_template(self, conversation: Any, *args: object, tokenize: bool = False, **kwargs: object) -> Any:
         """Render a conversation; each image's name stands where the template writes the processor's image token.
 
         Raises:
@@ -75,7 +75,7 @@ class Seeing:
             )
         return "".join(piece + name for piece, name in zip(pieces, [*names, ""], strict=True))
 
-    def __call__(self, text: object = None, *args: object, **kwargs: object) -> Any:
+    def __call__(self, text: object = None, *args: object, **kwargs: object) -> object:
         """Tokenise texts, with the images that they name."""
         texts = [text] if isinstance(text, str) else text
         if not isinstance(texts, Sequence) or not any(isinstance(each, str) and "<image:" in each for each in texts):
@@ -88,7 +88,7 @@ class Seeing:
             return type(encoded)({name: rows[0] for name, rows in encoded.items()})
         return encoded
 
-    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> Any:
+    def save_pretrained(self, save_directory: str | Path, **kwargs: object) -> Any:
         """Write the processor, of which the tokenizer is a part."""
         return self.images.processor.save_pretrained(str(save_directory), **kwargs)
 

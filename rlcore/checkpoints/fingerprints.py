@@ -169,7 +169,7 @@ def _attributes(called: object) -> Mapping[str, object]:
     return {} if isinstance(called, type) else getattr(called, "__dict__", {})  # with slots there is none
 
 
-def _scalars(values: Mapping[str, object]) -> dict[str, Any]:
+def _scalars(values: Mapping[str, object]) -> dict[str, object]:
     public = {name: value for name, value in values.items() if name[:1] != "_"}
     return {name: value for name, value in public.items() if isinstance(value, bool | int | float | str)}
 

@@ -69,7 +69,7 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 
 def check_identity(
     identity: Mapping[str, object], checkpoint: Checkpoint | None, *, accept: Sequence[str], plugins: Mapping[str, str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compare the identity of a run with that of the checkpoint it resumes from.
 
     Args:
@@ -134,7 +134,7 @@ def _how_to_accept(refused: Sequence[_Change]) -> str:
     return how if len(names) == len(refused) else f"{reason}{how}"
 
 
-def record_processes(checkpoint: Checkpoint | None, world: int, *, is_exact: bool) -> dict[str, Any]:
+def record_processes(checkpoint: Checkpoint | None, world: int, *, is_exact: bool) -> dict[str, object]:
     """Return all changes of the number of processes so far, as a field for the manifests of the run.
 
     Args:
@@ -156,7 +156,7 @@ def record_processes(checkpoint: Checkpoint | None, world: int, *, is_exact: boo
 
 def _recorded(checkpoint: Checkpoint, identity: Mapping[str, object]) -> Mapping[str, object]:
     """Return the identity in the checkpoint's manifest; the run's own if there is none, which compares nothing."""
-    then: Mapping[str, Any] | None = checkpoint.manifest.get(FIELD)
+    then: Mapping[str, object] | None = checkpoint.manifest.get(FIELD)
     if then is None:
         log.warning("the checkpoint does not record what its run trained on: nothing is compared", at=checkpoint.path)
         return identity
@@ -255,7 +255,7 @@ def explain_missing_plugins(run: RunConfig) -> Iterator[None]:
         raise type(error)("\n".join([*lines, str(error)])) from error
 
 
-def _peek(run: RunConfig) -> dict[str, Any]:
+def _peek(run: RunConfig) -> dict[str, object]:
     """Read the manifest of the checkpoint to resume, without verifying its files; empty if there is none."""
     if run.resume == NEVER or (run.resume == AUTO and run.name is None):
         return {}

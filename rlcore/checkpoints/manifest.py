@@ -40,7 +40,7 @@ def write_manifest(
     score: float | None,
     further: Mapping[str, object],
     entries: Mapping[str, Mapping[str, object]] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Write `manifest.json` with the size and SHA-256 of every file in `folder`, and a SHA-256 of its own contents.
 
     Args:

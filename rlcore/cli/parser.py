@@ -128,7 +128,7 @@ def trainer_names() -> list[str]:
     return sorted(name for name in names if find_trainer(name) is not None)
 
 
-def fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Callable[[argparse.Namespace], int]:
+def fill(parser: argparse.ArgumentParser, component: Component[object]) -> Callable[[argparse.Namespace], int]:
     """Add the arguments of a trainer's command to its parser, and return the function that trains."""
     from rlcore.config import describe
     from rlcore.settings import TrainConfig

@@ -137,7 +137,9 @@ def _structure_class(values: object, cls: type, base: object = None) -> object:
     return built
 
 
-def _structure_fields(values: Mapping[str, object], cls: type, base: object) -> tuple[dict[str, Any], list[_Problem]]:
+def _structure_fields(
+    values: Mapping[str, object], cls: type, base: object
+) -> tuple[dict[str, object], list[_Problem]]:
     known, problems, chosen = fields(cls), list[_Problem](), dict[str, Any]()
     for name, value in values.items():
         if name not in known:
@@ -168,7 +170,7 @@ def _structure_field(value: Any, field: attrs.Attribute[Any], tp: Any, cls: type
     return structured
 
 
-def _structure_union(value: Any, tp: Any) -> Any:
+def _structure_union(value: Any, tp: object) -> object:
     nested: list[_Problem] = []
     for arm in sorted(arms(tp), key=lambda arm: arm is float):  # float last, so that an int remains an int
         try:
@@ -190,7 +192,7 @@ def _structure_list(value: object, tp: object) -> object:
     return list(parts) if origin is list else parts
 
 
-def _structure_mapping(value: object, tp: object) -> dict[Any, Any]:
+def _structure_mapping(value: object, tp: object) -> dict[Any, object]:
     if not isinstance(value, Mapping):
         raise _Invalid([_type_problem(value, tp)])
     of_key, of_value = typing.get_args(tp) or (Any, Any)
@@ -210,7 +212,7 @@ def _each(parts: typing.Iterable[tuple[str, Any, Any]]) -> tuple[object, ...]:
     return tuple(structured)
 
 
-def _structure_scalar(value: Any, tp: Any) -> Any:
+def _structure_scalar(value: Any, tp: Any) -> object:
     accepted: Any = {int: numbers.Integral, float: numbers.Real, str: str | os.PathLike}.get(tp, tp)
     is_bool = tp in {int, float} and isinstance(value, bool)  # which Python counts among the numbers
     if is_bool or not isinstance(value, accepted):

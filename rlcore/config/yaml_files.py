@@ -87,7 +87,7 @@ class _Loader(yaml.SafeLoader):
         if problem:
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: dict[Hashable, yaml.Node] = {}
         for key_node, value_node in node.value:
             if key_node.tag.endswith(":merge"):

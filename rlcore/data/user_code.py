@@ -32,7 +32,7 @@ def load_reference(reference: str, what: str) -> Any:
     importlib.invalidate_caches()
     try:
         with same_defaults() as changes:
-            target: Any = importlib.import_module(module_name)
+            target: object = importlib.import_module(module_name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a user's module may raise anything while it is imported
@@ -100,13 +100,13 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
     return {name: each for name, each in parameters.items() if name not in bound}
 
 
-def _bound_by_position(function: Callable[..., Any]) -> tuple[Any, ...]:
+def _bound_by_position(function: Callable[..., object]) -> tuple[object, ...]:
     if not isinstance(function, functools.partial):
         return ()
     return (*_bound_by_position(function.func), *function.args)
 
 
-def bound_names(function: Callable[..., Any]) -> frozenset[str]:
+def bound_names(function: Callable[..., object]) -> frozenset[str]:
     """Return the names of the arguments that a `functools.partial` has bound by name."""
     names = frozenset[str]()
     while isinstance(function, functools.partial):

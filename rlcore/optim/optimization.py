@@ -72,7 +72,7 @@ class Optimization:
         target = self.scheduler.wrap(self.scheduler.component.target())
         return self._schedule(optimizer, total_updates, target)
 
-    def course(self, total_updates: int | None) -> dict[str, Any]:
+    def course(self, total_updates: int | None) -> dict[str, object]:
         """Return the plain values that decide the learning rate at each position of the schedule."""
         names = ("lr", "scheduler", "scheduler_options", "warmup_steps")
         reads_total = _has(parameters_of(self.scheduler), TOTAL)
@@ -149,7 +149,7 @@ class Optimization:
             )
         return built
 
-    def _call(self, choice: Choice, target: Any, first: Any, arguments: Mapping[str, Any]) -> Any:
+    def _call(self, choice: Choice, target: Any, first: Any, arguments: Mapping[str, object]) -> Any:
         fields = () if choice.options is None else attrs.fields(type(choice.options))
         options = {field.alias or field.name: getattr(choice.options, field.name) for field in fields}
         try:

@@ -240,7 +240,7 @@ class Plugin:
     state: State = State.OK
     reason: str = ""
     error: BaseException | None = None
-    components: tuple[Component[object], ...] = ()
+    components: tuple[Component[Any], ...] = ()
     offers: tuple[Offer, ...] = ()
     remarks: tuple[str, ...] = ()
 

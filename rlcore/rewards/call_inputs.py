@@ -270,7 +270,7 @@ class CallInputs:
 
 def _with_columns(
     arguments: dict[str, object], every: Sequence[Prompt], prompts: Sequence[Prompt], reserved: Sequence[str]
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     """Return the arguments with the columns that any of `every` prompt has, and those that other arguments hide."""
     names = list(dict.fromkeys(name for prompt in every for name in prompt.columns))
     if clash := [name for name in names if name in reserved]:

@@ -186,7 +186,7 @@ class Call:
                 self.inputs.fail(function, str(result))
         return results
 
-    def _settled(self, running: Future[dict[int, Any]]) -> dict[int, Any]:
+    def _settled(self, running: Future[dict[int, Any]]) -> dict[int, object]:
         futures.wait([running], None if self.deadline is None else max(0.0, self.deadline - time.monotonic()))
         if self.pending and not running.done():
             end_with_interpreter(lambda: True)
@@ -317,7 +317,7 @@ def read_metrics(result: object, function: UserFunction, inputs: CallInputs) -> 
     return metrics
 
 
-def _items(result: object, function: UserFunction, inputs: CallInputs) -> list[Any]:
+def _items(result: object, function: UserFunction, inputs: CallInputs) -> list[object]:
     """Return the result of a function as a list with one entry per sample."""
     advice = f"return {inputs.size} numbers, one per sample in the samples' order"
     result = _without_arrays(result, "", function, inputs)

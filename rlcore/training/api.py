@@ -240,9 +240,9 @@ def _train(
     where: str,
     *,
     given: Options,
-    tokenizer: Any,
-    observers: Sequence[Any] | None = None,
-    loggers: Mapping[str, Any] = MappingProxyType({}),
+    tokenizer: object,
+    observers: Sequence[object] | None = None,
+    loggers: Mapping[str, object] = MappingProxyType({}),
 ) -> Result:
     check_environment()
     problems = Problems()
@@ -286,7 +286,7 @@ def _structure(values: Mapping[str, object], where: str, problems: Problems) -> 
     return settings or TrainConfig()
 
 
-def _base(config: object) -> tuple[dict[str, Any], str]:
+def _base(config: object) -> tuple[dict[str, object], str]:
     if config is None:
         return {}, "train"
     if isinstance(config, (str, os.PathLike)):
@@ -303,14 +303,14 @@ def _refuse_deep(sections: Mapping[str, object]) -> None:
             raise ConfigError(f"{name}: is nested more than {MAX_DEPTH} deep, or contains itself")
 
 
-def _named(given: object, key: str) -> dict[str, Any]:
+def _named(given: object, key: str) -> dict[str, object]:
     """Return a section of a configuration from a mapping, or from a value that belongs under `key`."""
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else {key: given}
 
 
-def _section_of(trainer: object, base: Mapping[str, object], where: str) -> dict[str, Any]:
+def _section_of(trainer: object, base: Mapping[str, object], where: str) -> dict[str, object]:
     """Return the section `trainer` from a name, a mapping, or an object of a trainer's options class."""
     if attrs.has(type(trainer)):
         section = plugins_section(base, where)

@@ -332,7 +332,7 @@ def _check_needs(component: Component[object], inputs: Inputs) -> None:
     )
 
 
-def _compare(identity: dict[str, object], run: Run, place: Claim, plugins: dict[str, str]) -> dict[str, Any]:
+def _compare(identity: dict[str, Any], run: Run, place: Claim, plugins: dict[str, str]) -> dict[str, Any]:
     """Compare the identity of the run with that of the checkpoint, and return the fields that record it."""
     record = check_identity(identity, place.checkpoint, accept=run.config.run.accept_changes, plugins=plugins)
     return record | record_processes(place.checkpoint, run.ranks.world, is_exact=not draws_by_rank(run))

@@ -177,7 +177,7 @@ EPISODES = ("max_turns", "max_new_tokens", "history", "refill", "curriculum", "s
 """Options of `data.episodes` that change what is learned; the others are about time, processes and failures."""
 
 
-def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
+def identify(run: Run, chosen: Chosen) -> dict[str, object]:
     """Return the identity of a built run: plain values by dotted name.
 
     Options count if they change what a run learns: those of trainer, model, sampling and sampler. Rows of data count as

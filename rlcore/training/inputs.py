@@ -157,7 +157,7 @@ def _names(reference: str, function: object) -> bool:
 LOGGER_METHODS = ("metrics(step, metrics)", "completions(step, rows)", "close(error)")
 
 
-def observers_by_name(given: object) -> dict[str, Any]:
+def observers_by_name(given: object) -> dict[str, object]:
     """Return the observers of a run by their names in messages; plugins may adapt them.
 
     Raises:
@@ -192,7 +192,7 @@ def split_loggers(given: Sequence[object] | None) -> tuple[list[Any] | None, dic
     return named, objects
 
 
-def _checked(logger: object, where: str) -> Any:
+def _checked(logger: object, where: str) -> object:
     if isinstance(logger, type):
         raise InputsError(f"{where} = {logger.__name__}: is a class; pass an object of it: {logger.__name__}(...)")
     missing = [method for method in LOGGER_METHODS if not callable(getattr(logger, method.partition("(")[0], None))]

@@ -168,7 +168,7 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
     saver.restore_random_state()
     context = nullcontext() if run.models.built is None else run.models.built.training_step()
     with background("trainer"), counting() as tokens, context:
-        metrics: Any = next(steps, _OVER)
+        metrics: object = next(steps, _OVER)
     saver.note_random_state()
     if metrics is _OVER:
         return False

@@ -189,7 +189,7 @@ class RunData:
         return None if self.inputs.reward_fn is None else self._make_rewards()
 
     @cached_property
-    def metric_fn(self) -> Callable[..., Any] | None:
+    def metric_fn(self) -> Callable[..., object] | None:
         """Return the function that computes metrics of completions, None if the user gave none."""
         function = self.inputs.metric_fn
         return load_reference(function, what="metric_fn") if isinstance(function, str) else function

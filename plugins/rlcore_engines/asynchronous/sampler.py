@@ -268,7 +268,7 @@ class AheadSampler:
             handle = self._engine.submit(policy, prompts, self.run.config.gen, **options)
         return Ahead(key, self.run.step, partial(self._collect, handle))
 
-    def _collect(self, handle: object) -> Trajectories:
+    def _collect(self, handle: Any) -> Trajectories:
         return self._in_steps(self._engine.collect(handle))
 
     def _in_steps(self, rows: Trajectories) -> Trajectories:
@@ -293,7 +293,7 @@ def check(run: Any, sampler: Any, name: str) -> None:
     """
     asked = f"run.asynchronous = {run.config.run.asynchronous}"
     trainer = run.config.trainer.get("name")
-    target: Any = registries().trainers.get(trainer).target()
+    target: object = registries().trainers.get(trainer).target()
     if not isinstance(target, type) or not issubclass(target, ForeseeingTrainer):
         raise ConfigError(
             f"{asked}: trainer '{trainer}' has no method upcoming(steps), with which it tells its next prompts and "

@@ -67,7 +67,7 @@ class SharedCall(Generic[T]):
 
     workers: Sequence[Any]
     parts: Sequence[T]
-    ask: Callable[[Any, T], Any]
+    ask: Callable[[Any, T], object]
     timeout_s: float
     returning: dict[Any, int] = attrs.field(factory=dict)
     lost: set[int] = attrs.field(factory=set)

@@ -119,7 +119,7 @@ class RaySampler:
         sampling = evolve(sampling, eos_token_ids=tuple(eos))
         mask = None if logit_mask is None else ray.put(logit_mask.cpu())
 
-        def ask(worker: Any, rows: Sequence[int]) -> Any:
+        def ask(worker: Any, rows: Sequence[int]) -> object:
             own = None if seeds is None or not sampling.temperature else [int(seeds[row]) for row in rows]
             tokens = [prompts[row].tokens for row in rows]
             return worker.sample.remote(version, tokens, sampling, own, mask, self._options)

@@ -75,9 +75,7 @@ class SamplingActor:
             actor; the copy of the policy is on the CPU then, and the engine's weights and their check come from it.
     """
 
-    def __init__(
-        self, keeper: str, threads: int, patience_s: float, engine: Mapping[str, object] | None = None
-    ) -> None:
+    def __init__(self, keeper: str, threads: int, patience_s: float, engine: Mapping[str, Any] | None = None) -> None:
         torch.set_num_threads(threads)
         self._keeper: Any = ray.get_actor(keeper, NAMESPACE)
         self._patience_s = patience_s

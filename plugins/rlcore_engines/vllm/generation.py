@@ -180,7 +180,7 @@ def _count(choices: object) -> str:
     return str(len(choices)) if isinstance(choices, Sequence) else "none"
 
 
-def changes_of(options: TokenOptions, tokenizer: object) -> dict[str, Any]:
+def changes_of(options: TokenOptions, tokenizer: object) -> dict[str, object]:
     """Return the parameters that state options which are set.
 
     Raises:

@@ -240,7 +240,7 @@ class OpenAISampler:
             )  # fmt: skip
         self._read(answer, 1)
 
-    def _body(self, asked: TextRequest) -> dict[str, Any]:
+    def _body(self, asked: TextRequest) -> dict[str, object]:
         of_sampler = {name: getattr(self.config, name) for name in OF_SAMPLER if name in self.config.extra}
         return asked.body(self.config.model, self.config.extra) | of_sampler
 

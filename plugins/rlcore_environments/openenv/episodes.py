@@ -41,7 +41,7 @@ class OpenEnv:
         """Return the rows of a split. Their seeds follow one another: first those of `eval`, then those of `train`."""
         held_out = self.options["eval_rows"]
         first, count = (0, held_out) if split == "eval" else (held_out, self.options["train_rows"])
-        rows: list[dict[str, Any]] = [{"seed": self.options["seed"] + first + i} for i in range(count)]
+        rows: list[dict[str, object]] = [{"seed": self.options["seed"] + first + i} for i in range(count)]
         tasks = self.options[f"{split}_split"]
         if tasks is not None:
             rows = [{**row, "reset": {"split": tasks, "index": i}} for i, row in enumerate(rows)]
@@ -99,7 +99,7 @@ class ServerSession:
         """End the session."""
         await self._client.close()
 
-    def _field(self, observation: Mapping[str, Any]) -> str:
+    def _field(self, observation: Mapping[str, object]) -> str:
         name = self._options["observation_field"]
         if name is None:
             fields = {key: value for key, value in observation.items() if key != "metadata"}

@@ -54,7 +54,7 @@ class OwnRandom:
                 np.random.set_state(outer_numpy)  # noqa: NPY002
 
 
-def begin_game(config: TextArenaConfig, seed: int) -> Any:
+def begin_game(config: TextArenaConfig, seed: int) -> object:
     """Return a game that has been reset. Its observations are those since the player's last turn.
 
     The observation wrappers of a game repeat the whole history in each observation, and are therefore left out.

@@ -128,7 +128,7 @@ def _in_a_line(stretch: Stretch) -> str:
 
 
 def _plain(stretch: Stretch) -> dict[str, Any]:
-    def as_rows(rows: dict[PhasePath, PhaseRow]) -> list[dict[str, Any]]:
+    def as_rows(rows: dict[PhasePath, PhaseRow]) -> list[dict[str, object]]:
         return [
             {
                 "path": list(path),

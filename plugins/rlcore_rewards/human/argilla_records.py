@@ -37,7 +37,7 @@ def to_records(judgements: Iterable[Judgement]) -> list[dict[str, Any]]:
     return [_record(key, same) for key, same in by_item.items()]
 
 
-def _record(key: str, judgements: Sequence[Judgement]) -> dict[str, Any]:
+def _record(key: str, judgements: Sequence[Judgement]) -> dict[str, object]:
     item = judgements[0].item
     fields: dict[str, object] = {"prompt": item.prompt, **dict(zip(_fields(item), item.outputs, strict=True))}
     if item.messages is not None:
@@ -133,7 +133,7 @@ def _ranks(value: Sequence[Any], names: Sequence[str]) -> list[int]:
     return [ranks[name] for name in names]
 
 
-def preferences(folder: str | os.PathLike[str], *, ties: bool = False) -> list[dict[str, Any]]:
+def preferences(folder: str | os.PathLike[str], *, ties: bool = False) -> list[dict[str, object]]:
     """Return the pairs of completions of one prompt of which people prefer one.
 
     The scores of one completion are averaged over people. Rankings are compared within the completions that were ranked
@@ -152,7 +152,7 @@ def preferences(folder: str | os.PathLike[str], *, ties: bool = False) -> list[d
     return list(preference_rows(read_judgements(Path(folder)), ties=ties))
 
 
-def preference_rows(judgements: Iterable[Judgement], *, ties: bool) -> Iterator[dict[str, Any]]:
+def preference_rows(judgements: Iterable[Judgement], *, ties: bool) -> Iterator[dict[str, object]]:
     """Yield the rows of judgements, in the order of the first judgement of each prompt."""
     by_item: dict[str, list[Judgement]] = {}
     for judgement in judgements:
@@ -171,7 +171,7 @@ def preference_rows(judgements: Iterable[Judgement], *, ties: bool) -> Iterator[
                 yield {**_row(item, better, worse), **({"label": "tie"} if score == than else {})}
 
 
-def _row(item: Item, chosen: str, rejected: str) -> dict[str, Any]:
+def _row(item: Item, chosen: str, rejected: str) -> dict[str, object]:
     if item.messages is None:
         return {"prompt": item.prompt, "chosen": chosen, "rejected": rejected}
     turns, begun = list(item.messages), ""

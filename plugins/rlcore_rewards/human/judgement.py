@@ -135,7 +135,7 @@ class Judgement:
         """Return the scores of the item's completions."""
         return self.item.scores(self.value)
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, object]:
         """Return the line of judgements.jsonl."""
         item = {name: value for name, value in attrs.asdict(self.item).items() if name != "step"}
         own = {"value": self.value, "scores": list(self.scores), "seconds": self.seconds}

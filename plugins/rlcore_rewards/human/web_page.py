@@ -131,7 +131,7 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
         question: instructions that the page shows.
     """
 
-    async def next_item(given: dict[str, object]) -> dict[str, Any]:
+    async def next_item(given: dict[str, object]) -> dict[str, object]:
         who = _name(given)
         item = board.take(who, _text(given, "tab"))
         waiting = board.num_waiting(who)
@@ -142,7 +142,7 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
             **board.counts,
         }
 
-    async def judge(given: dict[str, object]) -> dict[str, Any]:
+    async def judge(given: dict[str, Any]) -> dict[str, Any]:
         seconds, step = given.get("seconds"), given.get("step")
         outcome = board.judge(
             _text(given, "id"), _text(given, "key"), given.get("value"), who=_name(given), tab=_text(given, "tab"),
@@ -151,11 +151,11 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
         )  # fmt: skip
         return {"outcome": outcome}
 
-    async def take_back(given: dict[str, object]) -> dict[str, Any]:
+    async def take_back(given: dict[str, object]) -> dict[str, object]:
         item = board.take_back(_text(given, "id"), who=_name(given), tab=_text(given, "tab"))
         return {"item": None if item is None else _shown(item), **board.counts}
 
-    async def renew(given: dict[str, object]) -> dict[str, Any]:
+    async def renew(given: dict[str, object]) -> dict[str, object]:
         board.renew(_text(given, "tab"))
         return {}
 
@@ -227,7 +227,7 @@ def _reply(content: dict[str, Any], status: int = 200) -> Response:
     return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-def _shown(item: Item) -> dict[str, Any]:
+def _shown(item: Item) -> dict[str, object]:
     """Return what the page shows of an item: the conversation if there is one, else the prompt."""
     turns = item.messages or [{"role": "prompt", "content": item.prompt}]
     shown = [{"role": str(turn.get("role", "")), **_forms(_content(turn.get("content", "")))} for turn in turns]

@@ -194,7 +194,7 @@ def _noting(function: Callable[..., object], calls: list[str]) -> Callable[..., 
     return noted
 
 
-def _calls(policy: Policy) -> list[tuple[str, Callable[[], Any]]]:
+def _calls(policy: Policy) -> list[tuple[str, Callable[[], object]]]:
     batch, tokens = make_dialogues(), torch.zeros(len(PROMPTS), dtype=torch.long)
     decoder = policy.decoder(PROMPTS, max_new_tokens=2)
     return [

@@ -251,7 +251,7 @@ def _pipeline(subject: Subject) -> Callable[..., Any]:
     return target if config is None else target(config)
 
 
-def _mappings(subject: Subject) -> Sequence[Mapping[str, object]] | None:
+def _mappings(subject: Subject) -> Sequence[Mapping[str, Any]] | None:
     """Return rows that are mappings and that the pipeline accepts, or None if there are none."""
     from rlcore.protocols import PipelineTraits
 
@@ -292,7 +292,7 @@ def _cell(value: object) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def _tokens(entries: Sequence[object]) -> list[tuple[Any, ...]]:
+def _tokens(entries: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Return the tokens of each sequence, with the mask of those that are chosen."""
     return [(i, tuple(each.tokens), tuple(getattr(each, "action_mask", ()))) for i, each in _sequences(entries)]
 

@@ -327,7 +327,7 @@ def the_policy_is_not_changed(subject: Subject) -> None:
         )
 
 
-def _condition(policy: ModelPolicy) -> dict[str, Any]:
+def _condition(policy: ModelPolicy) -> dict[str, object]:
     parameters = list(policy.module.parameters())
     return {
         "settings of the tokenizer": list(tokenizer_settings(policy.tokenizer).items()),

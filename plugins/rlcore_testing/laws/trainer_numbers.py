@@ -61,7 +61,7 @@ def a_bad_number_on_one_rank_stops_the_run_or_is_counted(subject: Subject) -> No
         _check("inf in the gradient of one of two processes", math.inf, found, {})
 
 
-def _check(what: str, value: float, found: dict[str, object], clean: dict[str, object]) -> None:
+def _check(what: str, value: float, found: dict[str, Any], clean: dict[str, Any]) -> None:
     if found.get("stopped"):
         return
     if not found["finite"]:
@@ -95,6 +95,6 @@ def outcome(tiny: Tiny) -> dict[str, Any]:
     }
 
 
-def outcome_described(description: Mapping[str, Any]) -> dict[str, Any]:
+def outcome_described(description: Mapping[str, Any]) -> dict[str, object]:
     """Return the outcome of a run that another process describes."""
     return outcome(Tiny(**description))

@@ -133,7 +133,7 @@ class _Closable:
         self._call = call
         self.__signature__ = inspect.signature(call)
 
-    def __call__(self, *arguments: object, **named: object) -> Any:
+    def __call__(self, *arguments: object, **named: object) -> object:
         return self._call(*arguments, **named)
 
     def close(self) -> None:

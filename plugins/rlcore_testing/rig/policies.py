@@ -121,7 +121,7 @@ def takes_gpt2(subject: Subject) -> bool:
 
 
 def build(
-    subject: Subject, spec: object, *, tokenizer: object = None, changes: dict[str, Any] | None = None, **parts: object
+    subject: Subject, spec: Any, *, tokenizer: Any = None, changes: dict[str, Any] | None = None, **parts: Any
 ) -> Policy:
     """Build a policy with the architecture under test, always with the same seed.
 

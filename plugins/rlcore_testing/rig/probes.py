@@ -30,7 +30,7 @@ from rlcore.hookspecs import PROJECT
 from rlcore.plugins.discovery import HEAVY
 
 
-def watch_import(modules: Sequence[str]) -> dict[str, Any]:
+def watch_import(modules: Sequence[str]) -> dict[str, object]:
     """Import modules; return the time, the heavy modules that were imported, and the changes to the process."""
     import rlcore.config  # every plugin may import these, so they do not count
     import rlcore.plugins.discovery
@@ -140,7 +140,7 @@ def _named(reference: object) -> str:
     return f"{getattr(reference, '__module__', '?')}:{getattr(reference, '__qualname__', type(reference).__qualname__)}"
 
 
-def pickled(component: Component[Any]) -> bytes:
+def pickled(component: Component[object]) -> bytes:
     """Return the pickle of a component's target and its default options, None if an option has no default."""
     cls: Any = component.config_class()
     lacks = cls is None or any(field.default is attrs.NOTHING for field in attrs.fields(cls))

@@ -147,7 +147,7 @@ def _observed_steps(recorders: Sequence[RecordingWatch]) -> Iterator[None]:
     """Record in the first of `recorders` what each optimizer step in the block learns from."""
     accumulate, skip = Updater.accumulate, Updater.skip
 
-    def observed(updater: Updater, batch: Trajectories | Round, *arguments: Any, **options: Any) -> object:
+    def observed(updater: Updater, batch: Trajectories | Round, *arguments: Any, **options: Any) -> Any:
         recorders[0].give(batch.own if isinstance(batch, Round) else batch)
         return accumulate(updater, batch, *arguments, **options)
 
@@ -222,7 +222,7 @@ def numeric_options(config: object, prefix: str = "") -> Iterator[tuple[str, obj
             yield f"{prefix}{name}", tp, value
 
 
-def other_values(cls: type, options: Mapping[str, object], path: str, tp: object, value: object) -> list[Any]:
+def other_values(cls: type, options: Mapping[str, object], path: str, tp: object, value: object) -> list[object]:
     """Return up to MOST other values of the option at `path`, each of which the options class accepts."""
     found: list[object] = []
     for candidate in _candidates(tp, value):

@@ -85,7 +85,7 @@ def read_folders(folders: Sequence[str], sequences: Sequence[Sequence[int]], tex
     return [_read_folder(folder, sequences, text) for folder in folders]
 
 
-def _read_folder(folder: str, sequences: Sequence[Sequence[int]], text: str) -> dict[str, Any]:
+def _read_folder(folder: str, sequences: Sequence[Sequence[int]], text: str) -> dict[str, object]:
     config = AutoConfig.from_pretrained(folder)
     loader: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     if not config.is_encoder_decoder and hasattr(config, "vision_config"):

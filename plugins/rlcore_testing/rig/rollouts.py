@@ -183,7 +183,7 @@ class Spoiler:
     rank: int = 0
     count: int = 0
 
-    def spoil(self, policy: Any) -> None:
+    def spoil(self, policy: object) -> None:
         """Wrap the methods of a policy or scorer whose outputs contain the place."""
         for method in ("score", "reference_score"):
             called = getattr(policy, method, None)
@@ -199,7 +199,7 @@ class Spoiler:
             owner = next(each for each in module.modules() if any(first is own for own in each.parameters(False)))
             owner.register_forward_hook(self._activation)
 
-    def _activation(self, _module: nn.Module, _inputs: object, outputs: Any) -> Any:
+    def _activation(self, _module: nn.Module, _inputs: object, outputs: Any) -> object:
         is_trained = torch.is_grad_enabled() and isinstance(outputs, Tensor)
         return self._spoiled(outputs) if is_trained else outputs
 
@@ -218,8 +218,8 @@ class Spoiler:
         self.count += 1
         return [self.value, *(float(i) for i in range(1, len(batch)))]
 
-    def _wrap(self, method: Callable[..., object]) -> Callable[..., Any]:
-        def spoiled(batch: Trajectories, *arguments: object, **options: object) -> Any:
+    def _wrap(self, method: Callable[..., object]) -> Callable[..., object]:
+        def spoiled(batch: Trajectories, *arguments: object, **options: object) -> object:
             outputs = method(batch, *arguments, **options)
             if isinstance(outputs, Tensor):
                 return self._spoiled(outputs) if self.place == "scores" else outputs

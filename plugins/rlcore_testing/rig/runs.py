@@ -126,7 +126,7 @@ class Tiny:
     noise: int = 0
 
     @classmethod
-    def of(cls, subject: Subject, root: str, *, options: Mapping[str, object] | None = None, **changes: Any) -> Tiny:
+    def of(cls, subject: Subject, root: str, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Tiny:
         """Describe a run of the trainer under test with its needed inputs; `options` replace the subject's."""
         plain = unstructure(subject.options if options is None else options)
         target: Any = subject.it.target()
@@ -177,7 +177,7 @@ def trains_the_kits_decoder(subject: Subject) -> bool:
     return not (named or _own(subject).get("architecture"))
 
 
-def steady_options(subject: Subject) -> dict[str, Any]:
+def steady_options(subject: Subject) -> dict[str, object]:
     """Return the subject's options with an optimizer that does not amplify rounding errors.
 
     AdamW normalises gradients, so that a gradient of 1e-9 moves a weight as far as one of 1. With eps = 1 steps are
@@ -192,12 +192,12 @@ def steady_options(subject: Subject) -> dict[str, Any]:
     return _with_optimizer(subject, changed)
 
 
-def eager_options(subject: Subject) -> dict[str, Any]:
+def eager_options(subject: Subject) -> dict[str, object]:
     """Return the subject's options with a learning rate of 0.01, unless they set one."""
     return _with_optimizer(subject, merge({"optimizer": {"lr": 1e-2}}, subject.options))
 
 
-def _with_optimizer(subject: Subject, changed: dict[str, object]) -> dict[str, Any]:
+def _with_optimizer(subject: Subject, changed: dict[str, object]) -> dict[str, object]:
     declared = isinstance(getattr(subject.config(), "optimizer", None), OptimizerConfig)
     return changed if declared else dict(subject.options)
 
@@ -230,7 +230,7 @@ def run(tiny: Tiny, make_watch: Callable[..., Watch] = Watch) -> FinishedRun:
     for part in model.modules() if isinstance(model, nn.Module) else ():
         if isinstance(part, nn.Dropout) and tiny.model in DROPPING:
             part.p = DROPOUT
-    defaults: dict[str, object] = {
+    defaults: dict[str, Any] = {
         "gen": {"max_new_tokens": 6}, "eval": {"at_end": False}, "checkpoint": {"at_end": False}, "loggers": [],
         "model": {"path": model},
     }  # fmt: skip
@@ -290,7 +290,7 @@ def _architecture_of(tiny: Tiny) -> object:
     return None if named is None else registries().architectures.get(named).target()
 
 
-def _model_of(tiny: Tiny) -> object:
+def _model_of(tiny: Tiny) -> Any:
     """Return the model of a run: one of MODELS, or the example of an architecture that supports none of them."""
     own = ArchitectureTraits(_architecture_of(tiny)).example_model
     return MODELS[tiny.model]() if own is None else checked(own)()

@@ -267,11 +267,11 @@ def _rows(sampler: Any, policy: ModelPolicy, prompts: Sequence[Prompt], seeds: S
     return rows
 
 
-def _submit(sampler: Any, policy: ModelPolicy, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Any:
+def _submit(sampler: Any, policy: ModelPolicy, prompts: Sequence[Prompt], seeds: Sequence[int]) -> object:
     return sampler.submit(policy, prompts, SAMPLING, generator=torch.Generator().manual_seed(0), row_seeds=seeds)
 
 
-def _require_spent(sampler: Any, handle: Any) -> None:
+def _require_spent(sampler: Any, handle: object) -> None:
     """Require an error if a handle is collected that was collected before."""
     advice = "raise an RLCoreError that says so, since its rows were given away"
     try:

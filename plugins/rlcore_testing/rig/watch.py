@@ -48,7 +48,7 @@ class Watch:
     def __init__(self, start: Path, sampler: Scripted | None, stop_in: int, nudged: str = "") -> None:
         self.start, self.sampler, self.stop_in, self.nudged = start, sampler, stop_in, nudged
         self.uses_reference = False
-        self.calls: list[tuple[str, object]] = []
+        self.calls: list[tuple[str, Any]] = []
         self.before: dict[str, torch.Tensor] = {}
         self.frozen: set[str] = set()
         self.trainer: Trainer
@@ -61,7 +61,7 @@ class Watch:
         self._steps = -1  # updates before the first step belong to no step
 
     @hookimpl
-    def wrap_component(self, component: Component[object]) -> Callable[[Any], Any] | None:
+    def wrap_component(self, component: Component[Any]) -> Callable[[Any], Any] | None:
         """Keep the trainer and schedules, record frozen parameters of policies, and replace the sampler if scripted."""
         if component.kind == "trainers":
             return self._keep
@@ -85,7 +85,7 @@ class Watch:
         return policy
 
     def _nudging(self, score: Callable[..., PolicyOutputs]) -> Callable[..., PolicyOutputs]:
-        def nudge(batch: Trajectories, **options: object) -> PolicyOutputs:
+        def nudge(batch: Trajectories, **options: Any) -> PolicyOutputs:
             outputs, chosen = score(batch, **options), batch.action_mask
             self.uses_reference |= not options.get("logits", False)
             count = chosen.cumsum(1)

@@ -305,7 +305,7 @@ def _read(folders: Sequence[Path]) -> tuple[RunRecord, ...]:
     return tuple(read_run(folder, is_running=False) for folder in folders)
 
 
-def _measure(measure: Measure) -> dict[str, Any]:
+def _measure(measure: Measure) -> dict[str, object]:
     return {
         "case": visible(measure.case),
         "name": visible(measure.name),

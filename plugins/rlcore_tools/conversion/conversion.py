@@ -181,7 +181,7 @@ class Conversion:
         model = self.values.get("model", {})
         rest = {name: value for name, value in model.items() if f"model.{name}" not in MODEL_KEYS}
         sampler = self.values.get("sampler", {})
-        sections: list[tuple[type, Mapping[str, Any], str]] = [
+        sections: list[tuple[type, Mapping[str, object], str]] = [
             (TrainConfig, self.values, ""),
             (self.options, _without_name(self.values["trainer"]), "trainer"),
             (CausalLMConfig, rest, "model"),

@@ -342,7 +342,7 @@ def _read(file: Path, repeats: list[str]) -> dict[str, Any]:
             f"{file}: is a script, and arguments are read from a YAML or JSON file. TRL writes one: "
             "pathlib.Path('args.json').write_text(trainer.args.to_json_string())"
         )
-    values: dict[str, object] = _join_pairs(load_yaml(file, repeats=repeats), file)
+    values: dict[str, Any] = _join_pairs(load_yaml(file, repeats=repeats), file)
     return values
 
 

@@ -70,7 +70,7 @@ YAML_1_1 = {"true": True, "false": False, "yes": True, "no": False, "on": True, 
 
 def read_values(
     arguments: Mapping[str, object], defaults: Mapping[str, object], names: Mapping[str, str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the arguments with numbers and switches where TRL's parser reads them from texts, such as "5e-7".
 
     Args:
@@ -205,7 +205,7 @@ def trainers() -> list[str]:
     return sorted(_data_of("trainers"))
 
 
-def _renamed(arguments: Mapping[str, object], names: dict[str, str]) -> dict[str, Any]:
+def _renamed(arguments: Mapping[str, object], names: dict[str, str]) -> dict[str, object]:
     """Return the arguments with TRL 1.16's names, and note the file's; an earlier name beside the present one stays."""
     found = {}
     for name, value in arguments.items():
@@ -229,7 +229,7 @@ def _start(conversion: Conversion, recipe: Recipe | None) -> None:
         conversion.notes.append(f"defaults of {recipe.library} are written for {', '.join(sorted(recipe.defaults))}")
 
 
-def trainer_of(arguments: Mapping[str, object]) -> str | None:
+def trainer_of(arguments: Mapping[str, Any]) -> str | None:
     """Return the trainer that has these arguments; None if several have."""
     found = {trainer for name, trainer in _data_of("signs").items() if name in arguments}
     losses = arguments.get("loss_type") or []
@@ -246,7 +246,7 @@ def trainer_of(arguments: Mapping[str, object]) -> str | None:
 
 
 def convert_trl(
-    arguments: Mapping[str, object],
+    arguments: Mapping[str, Any],
     trainer: str,
     options: type,
     method: str = "",
@@ -266,7 +266,7 @@ def convert_trl(
         method = "distillation"
     conversion = Conversion(trainer, options)
     _start(conversion, recipe)
-    defaults: dict[str, object] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
+    defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
     arguments = _renamed(arguments, conversion.names)
     arguments = read_values(arguments, defaults, conversion.names)
     if method == "rloo":
@@ -396,7 +396,7 @@ def _loggers(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("loggers", [console, *loggers])
 
 
-def _name_runs(conversion: Conversion, given: dict[str, Any], loggers: list[object]) -> None:
+def _name_runs(conversion: Conversion, given: dict[str, object], loggers: list[object]) -> None:
     """Convert the name of a run, which is that of its folder if there is no output_dir, else that in its loggers."""
     if given.get("run_name") is None or "name" not in conversion.values.get("run", {}):
         return

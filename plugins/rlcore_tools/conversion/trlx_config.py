@@ -58,7 +58,7 @@ def trainer_of(sections: Options) -> str | None:
     return None if method is None else method.ours
 
 
-def convert_trlx(sections: Mapping[str, object], trainer: str, options: type, processes: int = 1) -> Conversion:
+def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type, processes: int = 1) -> Conversion:
     """Convert a configuration of trlX.
 
     Args:
@@ -258,7 +258,7 @@ def _method(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.notes.append("trlX learns from all earlier rounds; trainer.history is the number of rounds used")
 
 
-def _files(conversion: Conversion, given: dict[str, Any]) -> None:
+def _files(conversion: Conversion, given: dict[str, object]) -> None:
     if (folder := given.pop("train.checkpoint_dir", None)) is not None:
         path = PurePath(str(folder))
         conversion.put("run.root", str(path.parent))
@@ -357,7 +357,7 @@ def _metric(conversion: Conversion, section: dict[str, object], tune: dict[str, 
         conversion.notes.append(f"metric: {metric} may have another name here; the sweep names those that there are")
 
 
-def _named(conversion: Conversion, section: dict[str, Any], ours: str, name: Any, known: Mapping[str, str]) -> None:
+def _named(conversion: Conversion, section: dict[str, object], ours: str, name: Any, known: Mapping[str, str]) -> None:
     if name in known:
         section[ours] = known[name]
     elif name is not None:
@@ -395,8 +395,8 @@ def _option(conversion: Conversion, space: dict[str, object], name: str, entry: 
 
 
 def _range(
-    conversion: Conversion, space: dict[str, Any], name: str, given: tuple[str, str, list[Any]], null: int | None
-) -> list[Any]:
+    conversion: Conversion, space: dict[str, object], name: str, given: tuple[str, str, list[Any]], null: int | None
+) -> list[object]:
     """Add the distribution of a range to the space, and return its bounds, which the option must accept."""
     path, strategy, values = given
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):

@@ -89,7 +89,7 @@ def examine(config: Path | None = None) -> dict[str, Any]:
             errors += _component_errors(settings, str(config))
     from rlcore.config import path_named
 
-    report: dict[str, object] = {
+    report: dict[str, Any] = {
         "schema": SCHEMA,
         "rlcore": rlcore.__version__,
         "system": machine.system(),
@@ -109,7 +109,7 @@ def examine(config: Path | None = None) -> dict[str, Any]:
     return report | {"problems": problems(report)}
 
 
-def with_torch(report: dict[str, object]) -> dict[str, Any]:
+def with_torch(report: dict[str, Any]) -> dict[str, Any]:
     """Return the report of `examine` with torch's devices, listed in a separate process."""
     installed = installed_version("torch") is not None
     devices = _without_names(machine.torch_devices() if installed else {"failed": "is not installed"})
@@ -123,7 +123,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] if name in SWITCHES else "(set; not shown)" for name in sorted(names)}
 
 
-def problems(report: Mapping[str, object]) -> list[str]:
+def problems(report: Mapping[str, Any]) -> list[str]:
     """Return the problems of an installation, one line each, with the remedy."""
     return list(_problems(report))
 
@@ -216,7 +216,7 @@ def _component_errors(settings: Any, where: str) -> Iterator[str]:
     )
 
 
-def _reward_errors(reward_fn: object, where: str) -> Iterator[str]:
+def _reward_errors(reward_fn: Any, where: str) -> Iterator[str]:
     """Yield the error of reward functions that have no allowed form, or of a registered reward; nothing is loaded."""
     from rlcore.errors import RLCoreError
     from rlcore.plugins.choice import Chooser, Wrapping
@@ -232,7 +232,7 @@ def _reward_errors(reward_fn: object, where: str) -> Iterator[str]:
 
 
 def _option_errors(
-    registry: Registry[Any], name: str, section: Mapping[str, object], path: str, where: str
+    registry: Registry[Any], name: str, section: Mapping[str, Any], path: str, where: str
 ) -> Iterator[str]:
     """Yield the errors of one component's name and options; without a path, of its name alone."""
     from rlcore.config.structure import structure_valid
@@ -278,7 +278,7 @@ def _disks(runs: Path) -> list[dict[str, Any]]:
     return [{"what": what, "path": str(folder), **machine.disk(folder)} for what, folder in folders.items()]
 
 
-def _without_names(value: object) -> Any:
+def _without_names(value: Any) -> Any:
     """Apply `anonymous` to every string in a document."""
     if isinstance(value, Mapping):
         return {key: _without_names(one) for key, one in value.items()}

@@ -115,7 +115,7 @@ def torch_devices(timeout_s: float = TORCH_TIMEOUT_S) -> dict[str, Any]:
     if not isinstance(output, str):
         return output
     try:
-        devices: dict[str, object] = json.loads(output.splitlines()[-1])
+        devices: dict[str, Any] = json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
         return {"failed": f"printed no JSON: {output[-200:]!r}"}
     return devices

@@ -219,7 +219,7 @@ class Forms:
         self._mode = mode
         self._known: dict[Hashable, Form | list[Form]] = {}
 
-    def recall(self, call: Hashable) -> Any:
+    def recall(self, call: Hashable) -> object:
         """Return new fake tensors of the form that an equal call returned; None if no such call is cached."""
         known = self._known.get(call)
         if known is None:
@@ -240,7 +240,7 @@ class Forms:
         return FakeTensor(self._mode, torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
 
 
-def call_of(func: Any, args: Any, kwargs: Any) -> Hashable:
+def call_of(func: object, args: Any, kwargs: Any) -> Hashable:
     """Return a key of a call: equal keys mean results of equal shape, strides, type and device."""
     return func, _seen(args), _seen(tuple(kwargs.items()))
 
@@ -295,7 +295,7 @@ class FakeTensors(TorchDispatchMode):
             return args[0].fake_device
         return self.live.counted(self._called(func, types, args, kwargs or {}))
 
-    def _called(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _called(self, func: Any, types: Any, args: Any, kwargs: Any) -> object:
         given = _tensors((args, kwargs))
         fakes = [tensor for tensor in given if isinstance(tensor, FakeTensor)]
         if not fakes:
@@ -321,7 +321,7 @@ class FakeTensors(TorchDispatchMode):
             return out
         return self._with_real_integers(out, func, args, kwargs)
 
-    def _view(self, func: Any, tensor: FakeTensor, args: Any, kwargs: Any) -> Any:
+    def _view(self, func: Any, tensor: FakeTensor, args: Any, kwargs: Any) -> object:
         """Return a view of a fake tensor from its shape and strides; about half of all operations are views."""
         with in_kernel_invocation_manager(self._fake):
             out = func(*args, **kwargs)

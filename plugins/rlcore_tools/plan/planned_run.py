@@ -214,7 +214,7 @@ def _is_text(chosen: Chosen, trainer: object) -> bool:
     return kind in (LANGUAGE_MODEL, SCORER)
 
 
-def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: object) -> object:
+def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> object:
     build: Any = chosen.architecture.component.target()
     heads: dict[str, Any] = {
         "value_head": workload.value_head,

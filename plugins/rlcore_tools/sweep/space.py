@@ -145,7 +145,7 @@ def label_of(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, sort_keys=True)
 
 
-def read_words(words: Sequence[str]) -> dict[str, Any]:
+def read_words(words: Sequence[str]) -> dict[str, object]:
     """Return the entries of arguments such as `trainer.clip=uniform(0.1, 0.3)`; later ones win.
 
     Raises:

@@ -56,7 +56,7 @@ def choose_donor(
     return random.choice(ranked[:count])
 
 
-def explore(dimensions: Sequence[Dimension], parameters: Mapping[str, object], random: Random) -> dict[str, Any]:
+def explore(dimensions: Sequence[Dimension], parameters: Mapping[str, object], random: Random) -> dict[str, object]:
     """Return changed parameters of the study for a trial that goes on from another with `parameters`."""
     return {each.path: _changed(each, parameters[each.path], random) for each in dimensions}
 

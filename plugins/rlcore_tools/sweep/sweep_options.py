@@ -105,7 +105,7 @@ class Sweep:
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values by dotted paths as nested mappings."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for path, value in values.items():
         for step in reversed(path.split(".")):
             value = {step: value}  # noqa: PLW2901  from the inside out

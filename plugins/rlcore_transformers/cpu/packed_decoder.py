@@ -361,7 +361,7 @@ class PackedDecoder:
         self._positions = torch.cat([self._positions, states.start_lengths[None]], 1)
         return outputs
 
-    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, Any], PromptStates, DecodeStep]:
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, object], PromptStates, DecodeStep]:
         """Run the distinct prompts; return the model's inputs, the prompts' states and the sequences' outputs."""
         device = self._request.device
         distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}

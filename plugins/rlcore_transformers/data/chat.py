@@ -135,7 +135,7 @@ def template_variables(row: Mapping[str, object], where: str) -> dict[str, Any]:
     return {**variables, **({"tools": _without_nulls(tools, where)} if tools else {})}
 
 
-def _from_json(text: str, where: str, key: str) -> Any:
+def _from_json(text: str, where: str, key: str) -> object:
     try:
         return from_json(text)
     except ValueError as error:

@@ -158,7 +158,7 @@ def files_in(folder: Path, what: str) -> list[Path]:
     return found
 
 
-def read_file(path: Path, what: str) -> list[Any]:
+def read_file(path: Path, what: str) -> list[object]:
     """Return the rows of a file.
 
     Raises:

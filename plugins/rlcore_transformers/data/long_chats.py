@@ -165,7 +165,7 @@ def _marked(
     return begins, ends
 
 
-def _mark(message: Message, begin: str, end: str) -> dict[str, Any]:
+def _mark(message: Message, begin: str, end: str) -> dict[str, object]:
     """Return a message with words around its text, or before the name of its first call if it has no text."""
     content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, str) and content.strip():

@@ -191,7 +191,7 @@ def is_sharegpt(value: object) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(each, Mapping) and "from" in each for each in value)
 
 
-def read_sharegpt(value: Any, where: str) -> list[dict[str, Any]]:
+def read_sharegpt(value: Any, where: str) -> list[dict[str, object]]:
     """Return a conversation of {from, value}, or one such message, as {role, content} messages.
 
     Raises:
@@ -213,7 +213,7 @@ def read_sharegpt(value: Any, where: str) -> list[dict[str, Any]]:
     return messages
 
 
-def _read_calls(text: str, where: str) -> list[dict[str, Any]]:
+def _read_calls(text: str, where: str) -> list[dict[str, object]]:
     try:
         found = from_json(text)
     except ValueError:
@@ -377,7 +377,7 @@ def _unknown_keys(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, 
                 yield from of("parts of messages", part, _PART_KEYS)
 
 
-def _without_key(messages: Iterable[Message], place: str, name: str) -> list[dict[str, Any]]:
+def _without_key(messages: Iterable[Message], place: str, name: str) -> list[dict[str, object]]:
     """Return messages without a key at the given place."""
 
     def without(each: object) -> Any:

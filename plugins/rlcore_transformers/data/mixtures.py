@@ -376,7 +376,7 @@ def open_mixed_stream(
     return MixedStream(streams, sources, seed)
 
 
-def _next_rows(stream: SampleStream, num: int, name: str) -> list[tuple[Any, tuple[Any, str]]]:
+def _next_rows(stream: SampleStream, num: int, name: str) -> list[tuple[object, tuple[object, str]]]:
     rows: list[tuple[object, tuple[object, str]]] = []
     while len(rows) < num:
         indices = stream.take_within_pass(num - len(rows))

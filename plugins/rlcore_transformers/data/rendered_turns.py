@@ -282,7 +282,7 @@ class _Message:
         followed = self._tail_before(result) or ""
         return followed.removeprefix(alone) if followed.startswith(alone) else ""
 
-    def _mark(self, message: Mapping[str, object]) -> dict[str, Any]:
+    def _mark(self, message: Mapping[str, object]) -> dict[str, object]:
         """Return a message with words at the ends of its content (kind 0) and of its tools' names (kinds 1, 2, ...)."""
         marked, content = dict(message), message.get("content", "")
         if isinstance(content, str) and (content.strip() or not self.calls or self.message.get("content")):
@@ -344,7 +344,7 @@ def _function_of(call: Mapping[str, Any]) -> Mapping[str, object]:
     return function
 
 
-def _rename(call: Mapping[str, Any], mark: str) -> dict[str, Any]:
+def _rename(call: Mapping[str, Any], mark: str) -> dict[str, object]:
     """Return a tool call with a mark at the end of its function's name."""
     name = f"{_function_of(call).get('name')}{mark}"
     return {**call, "function": {**call["function"], "name": name}} if call.get("function") else {**call, "name": name}

@@ -228,7 +228,7 @@ def _refuse_unknown_parts(read: Sequence[Any], template: str, where: str) -> Non
                     )
 
 
-def rename_columns(rows: list[object], columns: Mapping[str, str], what: str, *, needed: Sequence[str]) -> list[Any]:
+def rename_columns(rows: list[object], columns: Mapping[str, str], what: str, *, needed: Sequence[str]) -> list[object]:
     """Return rows in which the column `columns[name]` is called `name`; a row may lack it.
 
     Raises:
@@ -450,7 +450,7 @@ def _history(row: Mapping[str, object], where: str) -> list[tuple[str, str]]:
     return [(asked, said) for asked, said in pairs]
 
 
-def _as_tool(schema: object) -> object:
+def _as_tool(schema: object) -> Any:
     """Return the schema of a tool in the form of OpenAI, which templates read, where it is that of a function alone."""
     is_bare = isinstance(schema, Mapping) and "name" in schema and "function" not in schema
     return {"type": "function", "function": schema} if is_bare else schema

@@ -280,7 +280,7 @@ def _arguments_in(value: Any) -> Iterator[Mapping[Any, object]]:
             yield from _arguments_in(each)
 
 
-def _load_all(sources: Sequence[Source], what: str) -> list[Any]:
+def _load_all(sources: Sequence[Source], what: str) -> list[object]:
     if any(each.weights for each in sources):
         raise DataError(
             f"{what}: is a mixture with weights, and all of its rows are read alike here (as rewards, or with an "
@@ -289,7 +289,7 @@ def _load_all(sources: Sequence[Source], what: str) -> list[Any]:
     return [row for each in sources for row in load_part(each, {})]
 
 
-def load_part(source: Source, columns: Mapping[str, str]) -> list[Any]:
+def load_part(source: Source, columns: Mapping[str, str]) -> list[object]:
     """Load the rows of a source of a mixture, with its own columns renamed.
 
     Args:
@@ -320,7 +320,7 @@ def rename(row: object, names: Mapping[str, str]) -> Any:
     return kept | {names[key]: value for key, value in row.items() if key in names}
 
 
-def read_types(rows: list[object], types: Mapping[str, str], what: str) -> list[Any]:
+def read_types(rows: list[object], types: Mapping[str, str], what: str) -> list[object]:
     """Return rows in which the texts of some columns are values; other values, such as None, stay as they are.
 
     Args:
@@ -387,7 +387,7 @@ def file_names(source: object, what: str) -> list[str] | None:
     )
 
 
-def _load_named(name: str, what: str) -> list[Any]:
+def _load_named(name: str, what: str) -> list[object]:
     path = existing_path(name)
     if path is not None and path.is_dir():
         return _load_folder(path, "", name, what)
@@ -432,7 +432,7 @@ def is_saved(folder: Path) -> bool:
     return any((folder / name).exists() for name in (SPLITS_FILE, ROWS_FILE))
 
 
-def _load_folder(folder: Path, split: str, name: str, what: str) -> list[Any]:
+def _load_folder(folder: Path, split: str, name: str, what: str) -> list[object]:
     """Load a data set that was saved by `save_to_disk`, of several splits `split`, by default `train`, or all files."""
     if not is_saved(folder):
         return [row for each in files_in(folder, what) for row in read_file(each, what)]
@@ -447,7 +447,7 @@ def _load_folder(folder: Path, split: str, name: str, what: str) -> list[Any]:
     return load_source(loaded, what)
 
 
-def _call_reference(name: str, what: str) -> list[Any]:
+def _call_reference(name: str, what: str) -> list[object]:
     target = load_reference(name, what)
     if callable(target):
         try:

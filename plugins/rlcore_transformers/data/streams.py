@@ -61,7 +61,7 @@ class SampleStream:
         self.rows, self.tokenise, self.what, self._names = rows, tokenise, what, names or {}
         self.is_usable: Callable[[Any], bool] = lambda _: True
         self.position, self.passes, self.num_read, self.begun_at = 0, 0, 0, 0
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: Iterator[object] | None = None
         self._taken: list[tuple[object, object]] = []
         self._counts = _Counts(what)
 

@@ -13,7 +13,6 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -111,7 +110,7 @@ class DiskStore:
             shutil.rmtree(old)
 
 
-def _columns(shard: Shard) -> dict[str, Any]:
+def _columns(shard: Shard) -> dict[str, object]:
     """Return the type of each array and its shape without B and T; these must be equal in all batches."""
     width = shard.kinds["tokens"][1][1:]
     return {name: (dtype, "T" if shape[1:] == width else shape[1:]) for name, (dtype, shape) in shard.kinds.items()}

@@ -171,7 +171,7 @@ def _make_savable(model: PreTrainedModel) -> None:
         raise ModelError(f"model.generation_config cannot be saved: {error}") from error
 
 
-def build_options(config: TransformerConfig) -> dict[str, Any]:
+def build_options(config: TransformerConfig) -> dict[str, object]:
     """Return the arguments for `from_config` and `from_pretrained`; transformers chooses those that are left out."""
     options: dict[str, object] = {}
     if config.dtype != "auto":
@@ -311,7 +311,7 @@ def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONL
                 f"critic = {name!r}: it scores {critic_config.num_labels} labels, and a value is one number; "
                 "give a reward model (num_labels=1) or a language model"
             )
-        loader: object = AutoModelForSequenceClassification
+        loader: Any = AutoModelForSequenceClassification
     else:
         loader = kind.loader
     critic: PreTrainedModel = from_pretrained(loader, name, config, what="critic")

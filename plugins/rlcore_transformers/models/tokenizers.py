@@ -187,7 +187,7 @@ def _read_tokenizer(options: TokenizerConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _keywords(options: TokenizerConfig) -> dict[str, Any]:
+def _keywords(options: TokenizerConfig) -> dict[str, object]:
     """Return the arguments of `from_pretrained`: only the options that were set."""
     arguments = {name: value for name, value in unstructure(options).items() if value not in (None, [])}
     del arguments["path"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -191,7 +191,7 @@ def _read_margin(row: Mapping[str, object], where: str) -> float | None:
     return float(margin)
 
 
-def _read_ref_logprobs(row: Mapping[str, object], where: str) -> tuple[float, float] | None:
+def _read_ref_logprobs(row: Mapping[str, Any], where: str) -> tuple[float, float] | None:
     values = [read_number(row.get(key)) for key in REF_LOGPROBS]
     if all(value is None for value in values):
         return None

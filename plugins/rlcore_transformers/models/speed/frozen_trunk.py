@@ -316,5 +316,5 @@ def _replay(trunk: FrozenTrunk, model: PreTrainedModel, *, packs: bool) -> None:
         require_same(model, "logits with the trunk replayed", seen[real].float(), expected)
 
 
-def _packed_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
+def _packed_inputs(tokens: Tensor, mask: Tensor) -> dict[str, object]:
     return pack(tokens, mask, share=True).inputs

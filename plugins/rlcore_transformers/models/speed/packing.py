@@ -356,7 +356,7 @@ def pack(
     return Packed(inputs, to_device(torch.from_numpy(node[inside]), tokens.device))
 
 
-def padded_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
+def padded_inputs(tokens: Tensor, mask: Tensor) -> dict[str, object]:
     """Return the keyword arguments of an ordinary forward pass over long[B, T]; positions count real tokens only."""
     return {
         "input_ids": tokens,
