@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from rlcore.errors import ConfigError, ModelError
 from rlcore.types import Trajectories
 from rlcore_distill.config import ServerOptions
 from rlcore_distill.teachers import check_texts
+
+if TYPE_CHECKING:
+    from rlcore.protocols import Tokenizer
 
 try:
     from rlcore_engines.vllm.config import OpenAIConfig
@@ -40,7 +43,7 @@ class ServerLogprobs:
         ConfigError: the address or the key is none.
     """
 
-    def __init__(self, options: ServerOptions, tokenizer: Any) -> None:
+    def __init__(self, options: ServerOptions, tokenizer: Tokenizer) -> None:
         self.options, self._tokenizer, self._is_checked = options, tokenizer, False
         self._server = TextServer(
             OpenAIConfig(

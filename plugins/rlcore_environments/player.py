@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -39,6 +39,9 @@ from rlcore_environments.sampler import EpisodeSampler, Given
 from rlcore_environments.worker import BadRows, place_of, read_rows
 from rlcore_transformers.data.rows import load_rows
 from rlcore_transformers.data.tokens import missing_opening, opening_tokens
+
+if TYPE_CHECKING:
+    from rlcore.protocols import Tokenizer
 
 _log = get_logger("environments")
 
@@ -199,7 +202,7 @@ class Player:
         self,
         rows: Sequence[Mapping[str, Any]],
         render: Callable[..., list[Prompt]],
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         data: DataConfig,
         what: str,
         fresh: Sequence[bool],

@@ -42,6 +42,7 @@ from rlcore_transformers.data.tokens import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from rlcore.protocols import Policy
     from rlcore.settings import DataConfig
 
 log = get_logger("environments")
@@ -248,7 +249,7 @@ class ExampleTurns:
 
     def __call__(
         self,
-        policy: Any,
+        policy: Policy,
         prompts: Sequence[Prompt],
         sampling: SamplingConfig,  # noqa: ARG002  a sampler's signature
         *,

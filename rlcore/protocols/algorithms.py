@@ -182,7 +182,7 @@ class SamplerTraits(Traits):
     submit: Callable[..., Any] | None = None
     """With `collect`, begins a round in a run with `run.asynchronous`, which asks for its rows later; samplers without
     these methods are called in a thread."""
-    collect: Callable[[Any], Trajectories] | None = None
+    collect: Callable[[Any], Any] | None = None
     """Returns the rows of a round that `submit` began."""
     renew_weights: Callable[[Policy, Sequence[Prompt]], object] | None = None
     """A method `renew_weights(policy, prompts)` of a sampler that does not run the policy, and needs no whole weights

@@ -26,7 +26,7 @@ from rlcore.settings import TrainConfig
 from rlcore.training.inputs import DATA_INPUTS, Inputs, refuse_descriptions
 
 if TYPE_CHECKING:
-    from rlcore.protocols import EpisodePlayer
+    from rlcore.protocols import EpisodePlayer, Trainer
 
 
 REWARD = "environment"
@@ -390,7 +390,7 @@ def check_declared(component: Component[object], trainer_type: object) -> None:
         )
 
 
-def check_built(component: Component[object], trainer: Any) -> None:
+def check_built(component: Component[object], trainer: Trainer) -> None:
     """Check that a trainer has the methods of `rlcore.protocols.Trainer` and that `policy()` returns one.
 
     Raises:

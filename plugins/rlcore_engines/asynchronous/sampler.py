@@ -11,7 +11,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import torch
@@ -26,6 +26,9 @@ from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore.types import Metrics, Prompt, Row, State, Trajectories
 from rlcore_engines.asynchronous.protocols import AsynchronousSampler, ForeseeingTrainer
 from rlcore_engines.asynchronous.threads import ThreadedSampler
+
+if TYPE_CHECKING:
+    from rlcore.training import Run
 
 Key = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
 """Token ids of the prompts, and the seeds of the rows."""
@@ -148,7 +151,7 @@ class AheadSampler:
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
-    def open(self, run: Any) -> None:
+    def open(self, run: Run) -> None:
         """Check that the run can be asynchronous, and prepare the sampler inside.
 
         Raises:

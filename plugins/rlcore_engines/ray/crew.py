@@ -12,7 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import attrs
 import ray
@@ -27,6 +27,9 @@ from rlcore_engines.ray import cluster, skeleton
 from rlcore_engines.ray.cluster import RayError
 from rlcore_engines.ray.config import RayConfig
 from rlcore_engines.ray.worker import Keeper, SamplingActor, Weights
+
+if TYPE_CHECKING:
+    from rlcore.ranks import Ranks
 
 T = TypeVar("T")
 log = get_logger("ray")
@@ -182,7 +185,7 @@ class Crew:
         self._weights: Weights | None = None
         self._moving: frozenset[str] = frozenset()
 
-    def open(self, ranks: Any) -> None:
+    def open(self, ranks: Ranks) -> None:
         """Start the actors on process 0 of a run, and let the others find them."""
         self._precision, self.is_main = ranks.mixed_precision, ranks.is_main
         ranks.on_main(self._start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import ray
@@ -23,6 +23,9 @@ from rlcore_engines.ray.crew import Crew
 from rlcore_engines.ray.worker import unpack
 from rlcore_transformers.sampling.draw import check_tokens
 from rlcore_transformers.sampling.token_options import SamplerConfig
+
+if TYPE_CHECKING:
+    from rlcore.training import Run
 
 
 class RaySampler:
@@ -67,7 +70,7 @@ class RaySampler:
         else:
             SamplerTraits(self._engine).check(policy, samplings)
 
-    def open(self, run: Any) -> None:
+    def open(self, run: Run) -> None:
         """Start the actors of a run; they start while its model is built.
 
         Raises:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import torch
@@ -31,6 +31,9 @@ from rlcore_engines.vllm.connection import EngineError, Reply, ServerUnavailable
 from rlcore_engines.vllm.own_server import OwnServer, free_port, make_own_server
 from rlcore_engines.vllm.weight_group import WeightGroup, address_towards, all_join, open_store, pack, plan
 from rlcore_engines.vllm.weights import ADAPTER, WeightFiles, check_policy, is_float32, write_folder
+
+if TYPE_CHECKING:
+    from rlcore.training import Run
 
 BROADCAST_POLL_S = 0.001
 FAILURE_S = 5.0
@@ -196,7 +199,7 @@ class Fleet:
         self._log_file: Path | None = None
         self._policy: weakref.ref[Any] | None = None
 
-    def open(self, run: Any) -> None:
+    def open(self, run: Run) -> None:
         """Take the folder of a run, and what all of its processes must agree on; check servers that run already."""
         ranks = run.ranks
         self.is_main, self._num_processes = ranks.is_main, ranks.world

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,6 +32,9 @@ from rlcore_engines.vllm.connection import Connections, EngineError, Reply, Serv
 from rlcore_engines.vllm.generation import COMPLETIONS_PATH, Text, TextRequest, check_options, read_text, token_limits
 from rlcore_engines.vllm.vllm_rows import TextRows, prompt_texts, report_parts, seeds_of, stack_rows
 from rlcore_transformers.data.tokens import decode, encode
+
+if TYPE_CHECKING:
+    from rlcore.training import Run
 
 REPEATED = frozenset({408, 409, 429})
 """Statuses of failures that may pass, besides those from 500 on."""
@@ -206,7 +209,7 @@ class OpenAISampler:
     def _server(self) -> TextServer:
         return TextServer(self.config)
 
-    def open(self, run: Any) -> None:
+    def open(self, run: Run) -> None:
         """Prepare for a run, before its model is built.
 
         Raises:

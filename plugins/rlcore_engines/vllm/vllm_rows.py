@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,9 @@ from rlcore_engines.vllm.connection import EngineError
 from rlcore_engines.vllm.generation import Completion, Generated, Text, TextRequest
 from rlcore_transformers.data.tokens import decode, encode_continuations
 from rlcore_transformers.sampling.record import StopSequences
+
+if TYPE_CHECKING:
+    from rlcore.protocols import Tokenizer
 
 CONTEXT = 4
 """Preceding tokens that are decoded with a text, because some tokenizers decode the first token differently."""
@@ -255,7 +258,7 @@ class TextRows:
             )
 
 
-def prompt_texts(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
+def prompt_texts(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
     """Decode prompts, without a BOS token at the beginning, which servers add to a text."""
     bos = getattr(tokenizer, "bos_token_id", None)
     return decode(

@@ -32,7 +32,7 @@ PIECE = 2**28
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
-def check_policy(policy: Any) -> None:
+def check_policy(policy: Policy) -> None:
     """Check that a server of vLLM can have the weights of a policy.
 
     Raises:
@@ -129,7 +129,7 @@ def write_base(policy: Any, folder: Path | None) -> None:
             stream.finishing(lambda: policy.save_start(place))
 
 
-def write_adapter(policy: Any, folder: Path | None) -> None:
+def write_adapter(policy: Policy, folder: Path | None) -> None:
     """Write the adapter of a policy in the format of peft; collective. It replaces an earlier one."""
     with streaming(policy, here=folder is not None) as stream:
         if folder is None:

@@ -9,8 +9,9 @@ from rlcore.hookspecs import no_result
 from rlcore_testing.law import DIST, LawBroken, Subject, law, require
 
 if TYPE_CHECKING:
+    from rlcore.protocols import Policy, Sampler
     from rlcore.settings import TrainConfig
-    from rlcore.types import Prompt, Trajectories
+    from rlcore.types import Prompt, Row, Trajectories
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}a {{ m.content }}</s>{% else %}u {{ m.content }}.{% endif %}"
@@ -131,7 +132,7 @@ class _Scripted:
         self._num_calls = 0
 
     def __call__(
-        self, policy: Any, prompts: Sequence[Prompt], sampling: object, *, generator: object = None  # noqa: ARG002
+        self, policy: Policy, prompts: Sequence[Prompt], sampling: object, *, generator: object = None  # noqa: ARG002
     ) -> Trajectories:  # fmt: skip
         from rlcore.types import Trajectories
 
@@ -147,7 +148,7 @@ def _environment(*, failing: bool = False, said: str = "well") -> type:
     from rlcore.protocols import Step, Turn
 
     class Played:
-        def reset(self, row: Any, *, seed: int) -> str:  # noqa: ARG002  an environment's signature
+        def reset(self, row: Row, *, seed: int) -> str:  # noqa: ARG002  an environment's signature
             self.fails = failing and row["number"] == 1
             return "go"
 
@@ -172,7 +173,7 @@ def _noting(calls: list[list[str]]) -> type:
             self.own: list[str] = []
             calls.append(self.own)
 
-        def reset(self, row: Any, *, seed: int) -> str:  # noqa: ARG002  an environment's signature
+        def reset(self, row: Row, *, seed: int) -> str:  # noqa: ARG002  an environment's signature
             self.number = row["number"]
             return "go"
 
@@ -200,14 +201,14 @@ def _played(subject: Subject, made: type | None = None) -> tuple[Any, Any]:
 
     tokenizer, config = make_tokenizer(), TrainConfig()
     tokenizer.chat_template = TEMPLATE
-    policy: Any = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=tokenizer)
+    policy: Policy = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=tokenizer)
     player = _players(subject)[0](_environment() if made is None else made, config)
     if player is None:
         raise LawBroken("episode_player returns None for a class of environments, so that no episode is played")
     read: Any = player.pipeline(all_registries().pipelines.get("rlcore-transformers:prompts").target())
     rows = [{"prompt": text, "number": number} for number, text in enumerate(ROWS)]
     prompts = read(rows, tokenizer, config.data, max_length=policy.max_length)
-    sampler: Any = player.sampler(_Scripted())
+    sampler: Sampler = player.sampler(_Scripted())
     batch = sampler(policy, prompts, SamplingConfig(max_new_tokens=8), row_seeds=range(len(rows)))
     player.close()
     require(isinstance(batch, Episodes), f"its sampler returns {type(batch).__name__}, not rlcore.types.Episodes")

@@ -6,7 +6,7 @@ They apply to samplers that a test describes (`remotes`): what a worker does wro
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +27,9 @@ from rlcore_testing.rig.sampler_calls import (
 )  # fmt: skip
 from rlcore_testing.small import make_gpt2, make_llama
 from rlcore_transformers.models.policy import ModelPolicy
+
+if TYPE_CHECKING:
+    from rlcore.protocols import Sampler
 
 SAMPLERS = "samplers"
 PROMPTS = make_prompts(TEXTS * 3)
@@ -140,7 +143,7 @@ def _require_undisturbed(subject: Subject, fault: Fault, advice: str) -> None:
         )
 
 
-def _reported(policy: ModelPolicy, sampler: Any) -> tuple[Trajectories, list[int]]:
+def _reported(policy: ModelPolicy, sampler: Sampler) -> tuple[Trajectories, list[int]]:
     """Return a round and the rows that were reported; no rows if the sampler reports none."""
     rows: list[int] = []
     options: dict[str, Any] = {"row_seeds": SEEDS} if takes(sampler, "row_seeds") else {}

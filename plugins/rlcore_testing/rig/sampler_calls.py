@@ -6,7 +6,7 @@ Also in this file: what `submit` and `collect` of a sampler return, compared wit
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from rlcore_testing.small import LETTERS, make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
+
+if TYPE_CHECKING:
+    from rlcore.protocols import Sampler
 
 TEXTS = ("hello", "a", "the cat sat", "b", "zz.", "a", "who is it", "m")
 ENDING = tuple(range(20, 31))
@@ -261,7 +264,7 @@ def check_submissions(sampler: Any, tolerance: float = 1e-5) -> None:
     require_same(sampler.collect(handle), new, tolerance, what, "sample from the weights that `submit` was given")
 
 
-def _rows(sampler: Any, policy: ModelPolicy, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Trajectories:
+def _rows(sampler: Sampler, policy: ModelPolicy, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Trajectories:
     generator = torch.Generator().manual_seed(0)
     rows: Trajectories = sampler(policy, prompts, SAMPLING, generator=generator, row_seeds=seeds)
     return rows

@@ -30,6 +30,8 @@ from rlcore_transformers.models.hub import is_hub_id
 if TYPE_CHECKING:
     import torch
 
+    from rlcore.protocols import Trainer
+
 
 @attrs.frozen(kw_only=True)
 class Workload:
@@ -155,7 +157,7 @@ ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
 """Options with the usual names, from which the workload of a trainer is guessed that declares none."""
 
 
-def workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tuple[Workload, tuple[str, ...]]:
+def workload_of(trainer: Trainer, options: Any, name: str, num_prompts: int) -> tuple[Workload, tuple[str, ...]]:
     """Return the workload that a trainer declares, or one guessed from the names of its options, with a note.
 
     Raises:

@@ -22,6 +22,7 @@ from rlcore_transformers.sampling.token_options import Token, TokenOptions
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+
 SETTLE_EVERY = 64
 """Number of decoding steps buffered before they are written to the record in one indexing call."""
 
