@@ -94,8 +94,8 @@ class ILQLTrainer:
         """Yield after each optimizer step, and after the sync of the target Q-heads when one is due."""
         config, updater = self.config, self.updater
         while True:
-            indices, meter = self.order.take_within_pass(config.batch_size), self.run.meter()
-            batch = stack_samples([self.run.samples[i] for i in indices]).to(self.run.device)
+            indices, meter = self.order.take_within_pass(config.batch_size), self.updater.meter()
+            batch = stack_samples([self.run.samples[i] for i in indices]).to(self.updater.device)
             flat = [reward for i in indices for reward in self._chosen_rewards(i)]
             rewards = torch.tensor(flat, dtype=torch.float32, device=batch.tokens.device)
             batch = batch.with_columns(rewards=ops.spread(rewards, batch.action_mask))

@@ -300,13 +300,13 @@ class PPOTrainer:
 
     def update(self, rows: Trajectories) -> Metrics:
         """Learn from the rows of a round: `epochs` passes of minibatches, fewer if the KL to the old policy grows."""
-        config, begun, meter = self.config, time.perf_counter(), self.run.meter()
+        config, begun, meter = self.config, time.perf_counter(), self.updater.meter()
         skipped = self.updater.num_skipped
         columns = (*TRAINING_COLUMNS, *({"is_weights"} & set(rows.columns)))
         batch = self.run.round(rows).with_only(*columns)
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
-            passed = self.run.meter()
+            passed = self.updater.meter()
             for i, minibatch in enumerate(batch.minibatches(config.batch_size, seed=seed)):
                 passed.merge(self._learn(minibatch, check_ratio=epoch == i == 0))
             meter.merge(passed)
@@ -323,7 +323,7 @@ class PPOTrainer:
 
     def _learn(self, minibatch: Round, *, check_ratio: bool) -> Meter:
         """Make one optimizer step, or skip it if the mean ratio is out of bounds; return its metrics."""
-        config, meter, errors = self.config, self.run.meter(), list[Tensor]()
+        config, meter, errors = self.config, self.updater.meter(), list[Tensor]()
 
         def loss(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
             losses, metrics = self.loss(part)

@@ -43,8 +43,8 @@ class SFTTrainer:
         """Yield after each optimizer step."""
         config = self.config
         while True:
-            indices, meter = self.order.take_within_pass(config.batch_size), self.run.meter()
-            batch = stack_samples([self.samples[i] for i in indices]).to(self.run.device)
+            indices, meter = self.order.take_within_pass(config.batch_size), self.updater.meter()
+            batch = stack_samples([self.samples[i] for i in indices]).to(self.updater.device)
             count = self.updater.accumulate(
                 batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )

@@ -197,10 +197,10 @@ class DDPOTrainer:
 
     def update(self, batch: Round) -> Metrics:
         """Learn from a round: `epochs` passes over it, each image in one optimizer step of a pass."""
-        begun, meter, skipped = time.perf_counter(), self.run.meter(), self.updater.num_skipped
+        begun, meter, skipped = time.perf_counter(), self.updater.meter(), self.updater.num_skipped
         for epoch in range(self.config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
-            steps = batch.mine(self._choose_steps(len(batch), seed)).to(self.run.device)
+            steps = batch.mine(self._choose_steps(len(batch), seed)).to(self.updater.device)
             for minibatch in batch.with_columns(chosen=steps).minibatches(self.config.batch_size, seed=seed):
                 self._learn(minibatch, meter)
         return meter.means() | {

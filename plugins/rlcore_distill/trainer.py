@@ -92,7 +92,7 @@ class SampleRows:
         if self._columns is not None:
             rows = self._columns(indices)[:own]
             prompts = [evolve(row, text=each.text, tokens=each.tokens) for row, each in zip(rows, prompts, strict=True)]
-        given = [self.run.deal(stack_samples(taken[own:]).to(self.run.device))] if taken[own:] else []
+        given = [self.run.deal(stack_samples(taken[own:]).to(self.run.ranks.device))] if taken[own:] else []
         return _together(self.run, prompts, given)
 
 
@@ -223,7 +223,7 @@ class DistillTrainer:
         """Yield after each optimizer step."""
         config = self.config
         while True:
-            (batch, metrics), meter = self.rows.next(), self.run.meter()
+            (batch, metrics), meter = self.rows.next(), self.updater.meter()
             count = self.updater.accumulate(
                 batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )

@@ -114,7 +114,7 @@ class OnlineDPOTrainer:
         """Make one optimizer step on the pairs of a round, of its rows, or none if there are none."""
         config, meter, size, batch = (
             self.config,
-            self.run.meter(),
+            self.updater.meter(),
             self.config.num_generations,
             self.run.round(rows),
         )

@@ -254,7 +254,7 @@ class Reference:
 
     def _pass(self, rows: Sequence[object], chunk: Sequence[int], score: Scores) -> Tensor:
         samples: list[Sample] = [sample for i in chunk for sample in sequences_of(rows[i])]
-        return self._scored(stack_samples(samples).to(self.run.device), score).cpu().view(-1, 2)
+        return self._scored(stack_samples(samples).to(self.run.ranks.device), score).cpu().view(-1, 2)
 
     def _rows_of_pass(self) -> int:
         config = self.config

@@ -67,7 +67,7 @@ class DPOTrainer:
         """Yield after each optimizer step."""
         config = self.config
         while True:
-            meter, batch = self.run.meter(), self.batch(self._next(), table=0)
+            meter, batch = self.updater.meter(), self.batch(self._next(), table=0)
             self.updater.accumulate(
                 batch, self.objective.loss_of(batch), meter, size=config.micro_batch_size,
                 tokens=config.micro_batch_tokens, group=self.objective.group,
@@ -82,7 +82,7 @@ class DPOTrainer:
     def batch(self, indices: Sequence[int], *, table: int) -> Trajectories:
         """Return the batch of rows, those that are trained on (`table` 0) or held out (1), on this rank's device."""
         rows = (self.rows, self.held_out)[table]
-        batch = self.objective.stack([rows[i] for i in indices]).to(self.run.device)
+        batch = self.objective.stack([rows[i] for i in indices]).to(self.updater.device)
         return self.reference.attach(batch, table, indices)
 
     @torch.no_grad()
@@ -95,7 +95,7 @@ class DPOTrainer:
         sources = indices_by_source(self.held_out, of=self.run.data.eval_samples)
         is_kto = self.config.loss == "kto"
         meters = {name: self._measured(rows) for name, rows in sources.items() if not (is_kto and len(rows) == 1)}
-        whole = self.run.meter()
+        whole = self.updater.meter()
         if is_kto and len(sources) > 1:
             whole = self._measured(range(len(self.held_out)))
         else:

@@ -153,7 +153,7 @@ class GRPOTrainer:
 
     def update(self, rows: Trajectories) -> Metrics:
         """Learn from the rows of a round: `iterations` passes over it, each in `minibatches` optimizer steps."""
-        config, begun, meter, gaps = self.config, time.perf_counter(), self.run.meter(), self.run.meter()
+        config, begun, meter, gaps = self.config, time.perf_counter(), self.updater.meter(), self.updater.meter()
         skipped, size, tokens = self.updater.num_skipped, config.num_generations, torch.zeros(2, dtype=torch.long)
         batch = self.run.round(rows)
         batch = batch.learning(batch["counts"])

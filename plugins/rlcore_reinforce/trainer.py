@@ -64,7 +64,7 @@ class ReinforceTrainer:
 
     def update(self, rows: Trajectories) -> Metrics:
         """Make the optimizer step of a round, of its rows."""
-        config, meter, batch = self.config, self.run.meter(), self.run.round(rows)
+        config, meter, batch = self.config, self.updater.meter(), self.run.round(rows)
         self.updater.accumulate(batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
         self.updater.step(meter)
         return meter.means()

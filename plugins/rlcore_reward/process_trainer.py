@@ -183,8 +183,8 @@ class ProcessRewardTrainer:
         """Yield after each optimizer step."""
         config = self.config
         while True:
-            indices, meter = self.order.take_within_pass(config.batch_size), self.run.meter()
-            batch = stack_steps([self.rows[i] for i in indices]).to(self.run.device)
+            indices, meter = self.order.take_within_pass(config.batch_size), self.updater.meter()
+            batch = stack_steps([self.rows[i] for i in indices]).to(self.updater.device)
             self.updater.accumulate(
                 batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )
@@ -207,7 +207,7 @@ class ProcessRewardTrainer:
 
         Each step has the same weight.
         """
-        whole, found = self.run.meter(), Metrics()
+        whole, found = self.updater.meter(), Metrics()
         for source, rows in indices_by_source(self.held_out, of=self.run.data.eval_samples).items():
             meter = self._measured([self.held_out[i] for i in rows])
             whole.merge(meter)
@@ -218,10 +218,10 @@ class ProcessRewardTrainer:
 
     def _measured(self, rows: Sequence[SteppedSample]) -> Meter:
         """Return the sums of the metrics over the steps of held-out rows."""
-        config, meter = self.config, self.run.meter()
+        config, meter = self.config, self.updater.meter()
         with eval_mode(self.scorer.module), by_block(self.scorer):
             for start in range(0, len(rows), config.batch_size):
-                batch = stack_steps(rows[start : start + config.batch_size]).to(self.run.device)
+                batch = stack_steps(rows[start : start + config.batch_size]).to(self.updater.device)
                 for part, _ in micro_batches(
                     batch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens
                 ):

@@ -56,8 +56,8 @@ class RewardTrainer:
         config = self.config
         while True:
             indices = self.order.take_within_pass(config.batch_size)
-            batch = stack_pairs([self.pairs[i] for i in indices]).to(self.run.device)
-            meter, extremes = self.run.meter(), Extremes()
+            batch = stack_pairs([self.pairs[i] for i in indices]).to(self.updater.device)
+            meter, extremes = self.updater.meter(), Extremes()
 
             def loss(part: Trajectories, extremes: Extremes = extremes) -> tuple[Tensor, dict[str, Tensor]]:
                 losses, metrics, scores = self.measure(part)
@@ -104,7 +104,7 @@ class RewardTrainer:
 
         Each pair has the same weight.
         """
-        whole, every = self.run.meter(), Extremes()
+        whole, every = self.updater.meter(), Extremes()
         found = Metrics()
         for source, rows in indices_by_source(self.eval_pairs, of=self.run.data.eval_samples).items():
             meter, extremes = self._measured([self.eval_pairs[i] for i in rows])
@@ -117,10 +117,10 @@ class RewardTrainer:
 
     def _measured(self, pairs: Sequence[Pair]) -> tuple[Meter, Extremes]:
         """Return the sums of the metrics over held-out pairs, and the extremes of their scores."""
-        config, meter, extremes = self.config, self.run.meter(), Extremes()
+        config, meter, extremes = self.config, self.updater.meter(), Extremes()
         with eval_mode(self.scorer.module), by_block(self.scorer):
             for start in range(0, len(pairs), config.batch_size):
-                batch = stack_pairs(pairs[start : start + config.batch_size]).to(self.run.device)
+                batch = stack_pairs(pairs[start : start + config.batch_size]).to(self.updater.device)
                 parts = micro_batches(
                     batch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens, group=2
                 )

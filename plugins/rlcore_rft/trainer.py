@@ -171,11 +171,11 @@ class RFTTrainer:
 
     def imitate(self, chosen: Round) -> Metrics:
         """Make one pass over the chosen responses, as supervised fine-tuning does over demonstrations."""
-        config, begun, meter = self.config, time.perf_counter(), self.run.meter()
+        config, begun, meter = self.config, time.perf_counter(), self.updater.meter()
         step = self.num_rounds * config.improve_steps + self.num_improved
         seed = self.run.config.run.seed * 1_000_003 + step
         self.updater.clock.spread(-(-len(chosen) // config.batch_size))
-        for minibatch in chosen.to(self.run.device).minibatches(config.batch_size, seed=seed):
+        for minibatch in chosen.to(self.updater.device).minibatches(config.batch_size, seed=seed):
             self.updater.accumulate(
                 minibatch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )

@@ -175,6 +175,15 @@ class Updater:
         self.optimizer = self.sharding.drive(optimizer)
 
     @property
+    def device(self) -> torch.device:
+        """Return this process's device."""
+        return self.ranks.device
+
+    def meter(self) -> Meter:
+        """Return an empty sum of metrics over all processes."""
+        return Meter(self.ranks)
+
+    @property
     def num_updates(self) -> int:
         """Return the number of optimizer steps made."""
         return self.clock.num_made

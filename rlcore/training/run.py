@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import attrs
-import torch
 
 from rlcore.components import Dropped
 from rlcore.errors import ConfigError
 from rlcore.loggers import Loggers
 from rlcore.logging import get_logger
 from rlcore.optim.optimization import Optimizers
-from rlcore.optim.updater import Meter, Updater
+from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
 from rlcore.protocols import Learner, Policy, RolloutStore, SequenceScorer, Sharding
 from rlcore.ranks import Ranks
@@ -101,15 +100,6 @@ class Run:
             ConfigError: the trainer has not built it yet.
         """
         return self.models.learner
-
-    @property
-    def device(self) -> torch.device:
-        """Return this process's device."""
-        return self.ranks.device
-
-    def meter(self) -> Meter:
-        """Return a new sum of metrics over all processes."""
-        return Meter(self.ranks)
 
     def updater(self, learner: Learner, config: OptimizerConfig, *, updates_per_step: int = 1) -> Updater:
         """Return an updater of `learner`, with the optimizer that `config` names.
