@@ -19,7 +19,6 @@ from rlcore_testing.law import LawBroken, Subject, law, require
 from rlcore_testing.rig.isolate import as_second_rank, at_another_time, call_in_new_process, threads_left, undisturbed
 
 if TYPE_CHECKING:
-    from rlcore.protocols import Environment
     from rlcore.types import Row
     from rlcore_environments.answers import Factory
 
