@@ -363,13 +363,8 @@ def _build_run(
         for reward, function in zip(chosen.rewards, rewards.functions, strict=True):
             if reward.choice is not None:  # a function of the user's own is not the run's to close
                 closing.hold(RewardTraits(function.call).close, reward.choice.component.qualified)
-                RewardTraits(function.call).open(run_now())
+                RewardTraits(function.call).open(cast("Run", weak_run()))
         return rewards
-
-    def run_now() -> Run:
-        found = weak_run()
-        assert found is not None  # whoever makes rewards holds the run
-        return found
 
     progress, models = Progress(total_steps=config.run.steps), Models(chosen.architecture, inputs, place, ranks)
     closing = Closing(observers, progress)
