@@ -182,7 +182,7 @@ class _Episode:
         self._most = min(factory.max_turns or MOST_TURNS, MOST_TURNS)
         self._tools, self._seed, self._index = bool(factory.tools), seed, 0
         self._environment: Any = check_environment(factory.make(), factory)
-        self._row, self._row_before = row, copy.deepcopy(row)
+        self._row, self._row_before = row, copy.deepcopy(dict(row))
         self.goes_on, self.record = begins, Record()
         if begins:
             self._begin(row)
@@ -217,8 +217,8 @@ class _Episode:
 
         finished(EnvironmentTraits(self._environment).close())
         require(
-            repr(self._row) == repr(self._row_before),
-            f"an episode changes its row from {self._row_before!r:.120} to {self._row!r:.120}; work on a copy",
+            repr(dict(self._row)) == repr(self._row_before),
+            f"an episode changes its row from {self._row_before!r:.120} to {dict(self._row)!r:.120}; work on a copy",
         )
         found: Record = _plain(self.record)
         return found
