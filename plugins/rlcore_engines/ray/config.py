@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from rlcore.config import config, option, structure
 from rlcore.errors import ConfigError
 from rlcore.plugins.registry import registries
-from rlcore.types import Options
 from rlcore_transformers.sampling.token_options import TokenOptions
+
+if TYPE_CHECKING:
+    from rlcore.types import Options
 
 PATH = "sampler.engine"
 REFUSED = {

@@ -114,7 +114,8 @@ def load_vision_scorer(spec: Any, config: VisionLanguageConfig, *, tokenizer: ob
             f"{spec!r}: has no file {HEADS_FILE} with the head '{HEAD}', so it is no reward model that sees: train one "
             "with trainer 'reward' and model.architecture=vision_scorer, and name its folder `model`"
         )
-    scorer = build_vision_scorer(spec, config, tokenizer=tokenizer)
+    with torch.random.fork_rng(devices=[]):  # a run that loads it again, after a pause, draws the same numbers as ever
+        scorer = build_vision_scorer(spec, config, tokenizer=tokenizer)
     scorer.module.requires_grad_(False)
     scorer.module.eval()
     return scorer
