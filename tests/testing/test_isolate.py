@@ -126,6 +126,20 @@ def test_a_call_that_disturbs_nothing_may_draw_from_a_generator_of_its_own_and_d
     assert Path("file.txt").exists()  # the working folder was the present one
 
 
+def test_what_a_module_has_that_a_call_imports_first_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "numpy")
+    with undisturbed("it"):
+        sys.modules["numpy"] = np
+
+
+def test_relative_paths_lead_to_the_files_of_the_present_folder() -> None:
+    Path("texts").mkdir()
+    Path("texts/words.txt").write_text("please")
+    with undisturbed("it"):
+        assert Path("texts/words.txt").read_text() == "please"
+    assert Path("texts/words.txt").read_text() == "please"
+
+
 def test_the_clock_is_set_ahead_to_another_day_of_the_month_and_of_the_week_from_every_date() -> None:
     for day in range(3 * 1461):
         now = dt.datetime(2024, 1, 1, 23, 30, tzinfo=dt.UTC) + dt.timedelta(days=day, hours=12 * (day % 2))

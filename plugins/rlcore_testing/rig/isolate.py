@@ -110,9 +110,10 @@ def isolated() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed(what: str, *, but: Collection[str] = ()) -> Iterator[None]:
-    """Require the block to leave the process as it is, in a working folder that is empty.
+    """Require the block to leave the process as it is, in a working folder with links to what the present one contains.
 
-    Compared are FILES in that folder, the GENERATORS, the ROOT_LOGGER, and torch's default dtype and grad mode.
+    Compared are FILES in that folder, the GENERATORS, the ROOT_LOGGER, and torch's default dtype and grad mode; not
+    those of modules that the block imports first.
 
     Args:
         what: what is called in the block, for the message.
@@ -124,13 +125,14 @@ def undisturbed(what: str, *, but: Collection[str] = ()) -> Iterator[None]:
     home = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
         try:
+            present = set() if FILES in but else _link(home, Path(folder))
             if FILES not in but:
                 os.chdir(folder)
             _draw()  # so that a generator that was seeded before, and is seeded alike in the block, changes
             before = _process_state()
             yield
             after = _process_state()
-            files = [] if FILES in but else sorted(path.name for path in Path(folder).iterdir())
+            files = [] if FILES in but else sorted({path.name for path in Path(folder).iterdir()} - present)
         finally:
             os.chdir(home)
     changed = [name for name in before if name not in but and before[name] != after[name]]
@@ -142,6 +144,14 @@ def undisturbed(what: str, *, but: Collection[str] = ()) -> Iterator[None]:
             f"{what} changes {' and '.join(changed)}, on which everything else in the process depends; use a generator "
             "of its own, such as random.Random(seed), and restore what is set for a while"
         )
+
+
+def _link(home: Path, folder: Path) -> set[str]:
+    """Link what is in `home` into `folder`, so that options with relative paths are found; return the names."""
+    for path in home.iterdir():
+        with contextlib.suppress(OSError):  # where the user may make no links
+            (folder / path.name).symlink_to(path)
+    return {path.name for path in folder.iterdir()}
 
 
 def _draw() -> None:
@@ -158,8 +168,9 @@ def _process_state() -> dict[str, Any]:
     """Return what `undisturbed` compares, without what modules have that are not imported yet."""
     numpy, torch, root = sys.modules.get("numpy"), sys.modules.get("torch"), logging.getLogger()
     state: dict[str, Any] = {GENERATORS[0]: random.getstate(), ROOT_LOGGER: (root.level, tuple(root.handlers))}
-    state[GENERATORS[1]] = None if numpy is None else repr([each.tolist() if hasattr(each, "tolist") else each
-                                                            for each in numpy.random.get_state()])  # fmt: skip
+    if numpy is not None:
+        state[GENERATORS[1]] = repr([each.tolist() if hasattr(each, "tolist") else each
+                                     for each in numpy.random.get_state()])  # fmt: skip
     if torch is not None:
         state[GENERATORS[2]] = torch.get_rng_state().tolist()
         state["torch's default dtype"], state["torch's grad mode"] = torch.get_default_dtype(), torch.is_grad_enabled()
