@@ -16,6 +16,7 @@ class Right:
     """It counts down from a number that its seed gives."""
 
     max_turns = 6
+    example_row: dict[str, Any] = {"picture": object()}  # noqa: RUF012
 
     def reset(self, row: Any, *, seed: int) -> str:
         self.left = random.Random(seed).randint(2, 5)
