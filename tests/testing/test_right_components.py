@@ -93,6 +93,7 @@ RIGHT = [
         for model in ("mistral", "t5")
     ),
     Right("architectures", "acme-wrong:recurrent", but=OF_OTHERS, only=OF_ARCHITECTURES),
+    Right("architectures", "acme-wrong:partly_in_eval_mode", only=["scoring_changes_nothing_else"]),
     *(
         Right("commands", name)
         for name in ("acme-wrong:right", "acme-wrong:bare", *(f"rlcore:{name}" for name, _, _ in COMMANDS))
@@ -102,6 +103,7 @@ RIGHT = [
     *(Right("loggers", f"acme-wrong:{name}") for name in ("right", "declared", "elsewhere", "service")),
     *(Right("loggers", f"rlcore:{name}") for name in ("console", "jsonl")),
     Right("optimizers", "rlcore-transformers:sgd", {"momentum": 0.9, "nesterov": True}),
+    Right("optimizers", "acme-wrong:whitening", only=["steps_lower_a_convex_loss"]),
     Right("optimizers", "acme-wrong:undecaying", but=["weight_decay_is_read_from_each_group"]),
     *(Right("pipelines", f"acme-wrong:{name}") for name in ("right", "triples", "ranked", "ranked_in_lists")),
     *(Right("pipelines", f"rlcore-transformers:{name}") for name in ("prompts", "samples")),

@@ -88,18 +88,19 @@ def scoring_changes_nothing_else(subject: Subject) -> None:
         settings, before = tokenizer_settings(tokenizer), batch.each(torch.clone)
         with undisturbed("building", but=GENERATORS[2:]):
             policy = build(subject, model, tokenizer=tokenizer, value_head=True, reference=True)
-        modes = set()
+        are_modes_kept = True
         for is_training in (False, True):
             policy.module.train(is_training)
+            modes = [part.training for part in policy.module.modules()]  # a frozen part may always be in eval mode
             with undisturbed("scoring", but=GENERATORS[2:] if is_training else ()):  # dropout draws from torch's
                 policy.score(batch)
                 policy.reference_score(batch)
-            modes |= {(is_training, part.training) for part in policy.module.modules()}
+            are_modes_kept &= modes == [part.training for part in policy.module.modules()]
         same = {
             "the batch": all(
                 getattr(batch, name).equal(getattr(before, name)) for name in ("tokens", "mask", "action_mask", "ended")
             ),
-            "modes of modules": modes == {(False, False), (True, True)},
+            "modes of modules": are_modes_kept,
             "settings of the tokenizer": tokenizer_settings(tokenizer) == settings,
         }
         changed = ", ".join(what for what, is_same in same.items() if not is_same)

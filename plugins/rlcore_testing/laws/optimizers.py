@@ -44,7 +44,10 @@ def parameter_groups_are_kept(subject: Subject) -> None:
 
 @law(OPTIMIZERS)
 def steps_lower_a_convex_loss(subject: Subject) -> None:
-    """A few steps with a learning rate of 0.01 decrease a quadratic loss; parameters in bfloat16 stay so."""
+    """A few steps with a learning rate of 0.01 decrease a quadratic loss.
+
+    Parameters in bfloat16 stay so after a step, unless the optimizer raises an error for them.
+    """
     parameters = _parameters()
     optimizer, before = _build(subject, parameters), _loss(parameters).item()
     _step(optimizer, parameters, STEPS)
@@ -55,7 +58,10 @@ def steps_lower_a_convex_loss(subject: Subject) -> None:
         "in proportion to lr",
     )
     parameters = [torch.nn.Parameter(each.detach().bfloat16()) for each in _parameters()]
-    _step(_build(subject, parameters), parameters, 1)
+    try:
+        _step(_build(subject, parameters), parameters, 1)
+    except (RuntimeError, TypeError, ValueError):  # such as torch's for decompositions, which need float32
+        return
     kinds = {each.dtype for each in parameters}
     require(kinds == {torch.bfloat16}, f"parameters in bfloat16 should stay so; they are {kinds}; change them in place")
 

@@ -23,7 +23,8 @@ AS_ARCHITECTURES = {"learners": "learns-", "scorers": "scores-"}
 """Kinds whose components are registered as architectures, with a prefix of their names."""
 RIGHT = {
     "commands": ["right", "bare"], "environments": ["right"], "learners": ["Toy", "Unseeded"],
-    "loggers": ["right", "service", "declared"], "schedulers": ["no_warm_up"], "optimizers": ["undecaying"],
+    "loggers": ["right", "service", "declared"], "schedulers": ["no_warm_up"],
+    "optimizers": ["undecaying", "whitening"], "architectures": ["partly_in_eval_mode"],
     "pipelines": ["triples", "ranked", "ranked_in_lists"], "rewards": ["right", "right_later", "closing"],
     "samplers": ["no_beta", "best_of_two"],
     "trainers": [

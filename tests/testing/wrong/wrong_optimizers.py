@@ -172,3 +172,15 @@ class Casts(torch.optim.SGD):
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.data = parameter.data.float()
+
+
+class Whitening(torch.optim.SGD):
+    """Divide gradients of matrices by the roots of their second moments, which torch decomposes in float32 alone."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for gradient in [parameter.grad for parameter in group["params"] if parameter.dim() == 2]:
+                moments, basis = torch.linalg.eigh(gradient.T @ gradient)
+                gradient.copy_(gradient @ basis @ (moments + 1e-3).rsqrt().diag() @ basis.T)
+        return super().step(closure)

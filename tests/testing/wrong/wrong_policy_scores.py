@@ -157,3 +157,11 @@ class FirstEight(Wrong):
         outputs = super().score(batch, **options)
         first = torch.arange(len(batch))[:, None] < 8
         return attrs.evolve(outputs, logprobs=outputs.logprobs * first)
+
+
+class PartlyInEvalMode(Wrong):
+    """Keep the first block in evaluation mode, as frozen parts with batch statistics are kept, which is right."""
+
+    def spoil(self):
+        block = self.model.base_model.get_input_embeddings()
+        block.eval().train = lambda mode=True: block
