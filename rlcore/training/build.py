@@ -279,8 +279,9 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
         name, headline = chosen.trainer.component.name, tuple(TrainerTraits(trainer_type).headline)
         place = undo_claim.enter_context(claim(settings, ranks, plugins, name, _notes(inputs.objects, headline)))
         seed_everything(settings.run.seed)
-        run = _build_run(settings, inputs, chosen, optimizers, ranks, place, observers, headline)
-        close_components.callback(run.closing.held.close)
+        closing = Closing(observers, Progress(total_steps=settings.run.steps))
+        close_components.callback(closing.held.close)
+        run = _build_run(settings, inputs, chosen, optimizers, ranks, place, observers, closing, headline=headline)
         trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
         observers.add(chosen.architecture.component.qualified, run.models.built)
@@ -356,6 +357,8 @@ def _build_run(
     ranks: Ranks,
     place: Claim,
     observers: Observers,
+    closing: Closing,
+    *,
     headline: Sequence[str],
 ) -> Run:
     def make_rewards() -> Rewards:
@@ -366,8 +369,7 @@ def _build_run(
                 RewardTraits(function.call).open(cast("Run", weak_run()))
         return rewards
 
-    progress, models = Progress(total_steps=config.run.steps), Models(chosen.architecture, inputs, place, ranks)
-    closing = Closing(observers, progress)
+    progress, models = closing.progress, Models(chosen.architecture, inputs, place, ranks)
     build_prompts, turns = chosen.prompts.build(), chosen.sampler.build()
     closing.hold(SamplerTraits(turns).close, chosen.sampler.component.qualified)
     sampler = turns

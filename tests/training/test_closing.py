@@ -136,6 +136,18 @@ def test_an_error_in_close_is_logged_and_ends_no_run(
     assert "OSError: the engine is gone" in capsys.readouterr().err
 
 
+def test_a_sampler_whose_open_fails_is_closed(
+    tmp_path: Path, held: tuple[Held, HeldReward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(run: Any) -> None:
+        raise ConfigError("a server is missing")
+
+    monkeypatch.setattr(held[0], "open", fail, raising=False)
+    with pytest.raises(ConfigError, match="a server is missing"):
+        train(tmp_path)
+    assert [each.num_closed for each in held] == [1, 0]
+
+
 def test_a_function_of_the_users_own_is_not_closed(tmp_path: Path, held: tuple[Held, Held]) -> None:
     train(tmp_path, reward_fn=held[1])
     assert held[1].num_closed == 0
