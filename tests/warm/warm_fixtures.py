@@ -49,7 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if of and name in depths.NIGHTLY_LAWS and of not in depths.NIGHTLY_LAWS[name]:
             item.add_marker(pytest.mark.nightly)
         elif name in depths.SLOW_LAWS or (
-            name in depths.SLOW_LAWS_OF_FURTHER_TRAINERS and of not in depths.TRAINERS_OF_EVERY_RUN
+            name in depths.SLOW_LAWS_OF_FURTHER_TRAINERS
+            and (component is None or component.kind == "trainers")  # other kinds have laws of the same names
+            and of not in depths.TRAINERS_OF_EVERY_RUN
         ):
             item.add_marker(pytest.mark.slow)
 
