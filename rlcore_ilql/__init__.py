@@ -1,6 +1,6 @@
 """Implicit language Q-learning: offline reinforcement learning from samples and what each is worth.
 
-The policy's trunk carries K Q-functions and a V. A sample's return, standardised over the data set (returns.py), is
+The policy's trunk carries K Q-functions and a V. A sample's return, standardised over the data set (trainer.py), is
 received at its last chosen token, or token by token where dense rewards were given. For chosen tokens a_t, with s_t the
 tokens before and V' the value at the next chosen token, 0 after the last:
 

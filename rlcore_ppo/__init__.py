@@ -2,7 +2,7 @@
 
 One round samples responses, scores them, and learns from them for a few epochs. For chosen tokens t of a response:
 
-    r_t     = -beta KL_t  (+ the score, at the last chosen token)           shaping.py, trainer.py
+    r_t     = -beta KL_t  (+ the score, at the last chosen token)           trainer.py
     delta_t = r_t + gamma V_{t+1} - V_t
     A_t     = delta_t + gamma lam A_{t+1},    R_t = A_t + V_t               rlcore.ops.gae
     from the last token of a turn of an episode to the first of the next, gamma and lam are turn_gamma and turn_lam

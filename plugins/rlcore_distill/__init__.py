@@ -13,7 +13,8 @@ N is the number of chosen tokens in the optimizer step, over all micro-batches a
 demonstrations (trainer `distill`) or outputs of the teacher (trainer `distill_prompts`). With `nll` and outputs of the
 teacher alone this is sequence-level distillation.
 
-The reward `teacher` is log p(token) of each sampled token, for trainers that learn from rewards.
+The reward `teacher` of a sampled token is log p(token) - log pi(token), pi the policy that sampled it, or log p(token)
+with `subtract_policy: false`, for trainers that learn from rewards.
 
 Agarwal et al. 2024, "On-policy distillation of language models: learning from self-generated mistakes",
 arXiv:2306.13649; Kim & Rush 2016, "Sequence-level knowledge distillation", arXiv:1606.07947; Hinton et al. 2015,

@@ -11,9 +11,9 @@ over the pairs of the whole optimizer step, on all ranks. `cpo`, `simpo` and `or
 reference.
 
 The reference is the policy before training. Its log-probs are computed once, before the first step, and kept in
-checkpoints (reference.py) and on disk for later runs (reference_cache.py), so that no second copy of the weights is
-needed. `kto` (kto_objective.py) learns from single answers with a verdict and compares them with the mean log-ratio of
-mismatched answers, which no table can hold.
+checkpoints and on disk for later runs (reference.py), so that no second copy of the weights is needed. `kto`
+(pair_objective.py) learns from single answers with a verdict and compares them with the mean log-ratio of mismatched
+answers, which no table can hold.
 
 Rafailov et al. 2023, "Direct preference optimization: your language model is secretly a reward model",
 arXiv:2305.18290; the sources of the other losses are in loss.py.

@@ -14,7 +14,7 @@ that have a score:
     L     = sum_t l_t / N,   sum_i mean_t l_t / B,   sum_t l_t / B,   sum_t l_t / (B max)     norm
     R_i  <- R_i - beta sum_t log (pi_old / pi_ref)   or   l_t <- l_t + beta KL_t         kl_in
 
-With `credit: turn`, R_i and A_i become those of each turn k, and l_t has the advantage of its token's turn (turns.py):
+With `credit: turn`, R_i and A_i become those of each turn k, and l_t has the advantage of its token's turn:
 
     R_ik  = sum_{l >= k} turn_discount^(l - k) r_il,   b_k and s over turn k of the group's episodes
 

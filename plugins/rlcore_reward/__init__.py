@@ -17,7 +17,7 @@ log P(correct) at the last token of the line break after the step, and the loss 
 
     L = mean over steps of -log P(label)
 
-As a reward (process_reward_model.py), the smallest of these probabilities, their product or the last one counts.
+As a reward (reward_model.py), the smallest of these probabilities, their product or the last one counts.
 
 The mean is taken over the pairs of an optimizer step, on all ranks. Both answers of a pair go through the same forward
 pass.

@@ -7,7 +7,7 @@ history, the responses of the last rounds. Improve step k = 0 .. K - 1 imitates 
     tau_k(x) = the p_k-quantile of the scores in the history of x,
                no higher than highest - 0.001, no lower than lowest + 0.001,          loss.py
                with lowest and highest among the scores of all prompts
-    D_k    = { (x, y) in the history : score(x, y) >= tau_k(x) }, duplicates dropped  trainer.py, history.py
+    D_k    = { (x, y) in the history : score(x, y) >= tau_k(x) }, duplicates dropped  trainer.py
     L      = -sum_{(x, y) in a minibatch of D_k, t} log pi(y_t | x, tokens before t) / n
 
 with pi = softmax(logits / gen.temperature), the distribution that was sampled from, and one pass over D_k in
