@@ -54,6 +54,12 @@ def definitions(file: Path) -> set[str]:
     return names
 
 
+def unknown_files(package: Path) -> list[str]:
+    """Return the modules that a package's docstring names without a folder, and that are not in the package's own."""
+    said = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))) or ""
+    return [name for name in re.findall(r"(?<![\w/.])\w+\.py\b", said) if not (package.parent / name).exists()]
+
+
 def dangling(page: Path) -> list[str]:
     """Return the links of a page whose file or heading does not exist, and what there is."""
     found = []
@@ -94,6 +100,22 @@ def test_files_and_names_in_the_text_exist() -> None:
             if not file.exists() or (name and name not in definitions(file)):
                 absent.append(f"{page.relative_to(ROOT)} names {path}{name and '::'}{name}, which does not exist")
     assert not absent, "\n".join(absent)
+
+
+def test_files_that_package_docstrings_name_exist() -> None:
+    absent = [
+        f"{package.relative_to(ROOT)} names {name}"
+        for package in (*ROOT.glob("rlcore*/**/__init__.py"), *ROOT.glob("plugins/**/__init__.py"))
+        for name in unknown_files(package)
+    ]
+    assert not absent, "\n".join(absent)
+
+
+def test_files_that_are_absent_are_detected(tmp_path: Path) -> None:
+    package = tmp_path / "__init__.py"
+    (tmp_path / "loss.py").touch()
+    package.write_text('"""Equations (loss.py, gone.py) and docs/data.md; other/trainer.py is no neighbour."""\n')
+    assert unknown_files(package) == ["gone.py"]
 
 
 def test_every_page_is_in_the_index() -> None:
