@@ -80,6 +80,11 @@ def check(config: DDPOConfig, world: int) -> None:
             f"trainer.cfg_in_training = false with trainer.guidance = {config.guidance:g}: the policy that learns "
             "would be another than the one that is sampled from; set guidance to 1, or cfg_in_training to true"
         )
+    if config.stats == "prompt" and config.stats_size < config.stats_min_count:
+        raise ConfigError(
+            f"trainer.stats_size = {config.stats_size} with trainer.stats_min_count = {config.stats_min_count}: no "
+            "prompt would ever have so many rewards; set stats_min_count to at most stats_size"
+        )
     if config.rollouts < world:
         raise ConfigError(
             f"trainer.rollouts = {config.rollouts}: fewer images than the {world} processes; set at least {world}"

@@ -201,6 +201,7 @@ def test_yaml_and_the_command_line_train_a_folder(tmp_path: Path, capsys: pytest
         ({"trainer": {"eta": 0}}, "trainer.eta = 0: must lie in (0, 1] (noise of a denoising step"),
         ({"trainer": {"negative_prompt": None}}, "guidance needs the embedding of a negative prompt"),
         ({"trainer": {"cfg_in_training": False}}, "set guidance to 1, or cfg_in_training to true"),
+        ({"trainer": {"stats": "prompt", "stats_size": 8}}, "stats_min_count = 16: no prompt would ever have so many"),
         ({"trainer": {"images": "numpy"}}, "trainer.images = 'numpy': must be one of 'tensor', 'pil'"),
         ({"trainer": {"steps": 1001}}, "trainer.steps = 1001: the scheduler has 1000 timesteps"),
         ({"reward_fn": lambda images: [1.0]}, "returned 1 values for 4 samples"),

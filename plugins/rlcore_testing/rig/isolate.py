@@ -179,15 +179,17 @@ def _process_state() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def as_second_rank() -> Iterator[None]:
-    """Set the environment variables of the second of two processes in the block, without its communication."""
-    before = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    os.environ.update(RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
+    """Set the environment variable RANK in the block to that of a second process.
+
+    With `WORLD_SIZE` or `LOCAL_RANK` too, `accelerate.PartialState` would wait for the first one.
+    """
+    before = os.environ.get("RANK")
+    os.environ["RANK"] = "1"
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ.update({} if value is None else {name: value})
+        os.environ.pop("RANK")
+        os.environ.update({} if before is None else {"RANK": before})
 
 
 def threads_left(before: Collection[threading.Thread], limit_s: float) -> list[str]:
