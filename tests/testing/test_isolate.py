@@ -132,6 +132,13 @@ def test_what_a_module_has_that_a_call_imports_first_is_not_compared(monkeypatch
         sys.modules["numpy"] = np
 
 
+def test_a_file_that_is_there_already_is_not_written_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.txt").write_text("read")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LawBroken, match=r"it writes rows\.txt into the working folder"), undisturbed("it"):
+        Path("rows.txt").write_text("read")
+
+
 def test_relative_paths_lead_to_the_files_of_the_present_folder() -> None:
     Path("texts").mkdir()
     Path("texts/words.txt").write_text("please")

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -31,6 +32,8 @@ TIME_LIMIT_S = 600.0
 AHEAD = timedelta(days=410, hours=13, minutes=17, seconds=11)
 """How far `at_another_time` sets the clock ahead: to another year, month, day of the month and of the week, hour and
 minute, whatever the date is."""
+MOST_COPIED = 100_000
+"""Size in bytes up to which a file of the working folder is copied for a block that is watched."""
 FILES, ROOT_LOGGER = "the working folder", "the root logger"
 GENERATORS = tuple(f"the global random state of {name}" for name in ("python", "numpy", "torch"))
 
@@ -110,7 +113,7 @@ def isolated() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed(what: str, *, but: Collection[str] = ()) -> Iterator[None]:
-    """Require the block to leave the process as it is, in a working folder with links to what the present one contains.
+    """Require the block to leave the process as it is, in a working folder that contains what the present one does.
 
     Compared are FILES in that folder, the GENERATORS, the ROOT_LOGGER, and torch's default dtype and grad mode; not
     those of modules that the block imports first.
@@ -125,14 +128,14 @@ def undisturbed(what: str, *, but: Collection[str] = ()) -> Iterator[None]:
     home = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
         try:
-            present = set() if FILES in but else _link(home, Path(folder))
+            present = {} if FILES in but else _provide(home, Path(folder))
             if FILES not in but:
                 os.chdir(folder)
             _draw()  # so that a generator that was seeded before, and is seeded alike in the block, changes
             before = _process_state()
             yield
             after = _process_state()
-            files = [] if FILES in but else sorted({path.name for path in Path(folder).iterdir()} - present)
+            files = sorted(name for name, written in _entries(Path(folder)).items() if present.get(name) != written)
         finally:
             os.chdir(home)
     changed = [name for name in before if name not in but and before[name] != after[name]]
@@ -146,12 +149,20 @@ def undisturbed(what: str, *, but: Collection[str] = ()) -> Iterator[None]:
         )
 
 
-def _link(home: Path, folder: Path) -> set[str]:
-    """Link what is in `home` into `folder`, so that options with relative paths are found; return the names."""
+def _provide(home: Path, folder: Path) -> dict[str, int]:
+    """Copy small files of `home` to `folder` and link the rest, for options with relative paths; return the entries."""
     for path in home.iterdir():
-        with contextlib.suppress(OSError):  # where the user may make no links
-            (folder / path.name).symlink_to(path)
-    return {path.name for path in folder.iterdir()}
+        with contextlib.suppress(OSError):  # where the user may read it not, or make no links
+            if path.is_file() and path.stat().st_size <= MOST_COPIED:
+                shutil.copy2(path, folder)
+            else:
+                (folder / path.name).symlink_to(path)
+    return _entries(folder)
+
+
+def _entries(folder: Path) -> dict[str, int]:
+    """Return the name of each entry of a folder, with the time at which it was written, in ns."""
+    return {path.name: path.lstat().st_mtime_ns for path in folder.iterdir()}
 
 
 def _draw() -> None:
